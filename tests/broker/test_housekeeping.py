@@ -256,7 +256,7 @@ def test_expiry_counts_in_the_group_that_records_it() -> None:
 # Damage.
 
 
-def _file_rig() -> tuple[Rig, SimDisk]:
+def file_rig() -> tuple[Rig, SimDisk]:
     disk = SimDisk(Random(1))
     journal = FileJournal(disk, InlineWorker(), segment_bytes=EXTENT_BYTES, block_bytes=512, journal_id=bytes(16))
     return Rig(journal, policy=EAGER), disk
@@ -266,6 +266,12 @@ def _flip_bit(disk: SimDisk, extent: int, at: int) -> None:
     file = disk.open(segment_path(extent))
     [byte] = file.read(at, 1)
     file.write(at, [bytes([byte ^ 1])])
+
+
+def damage_batch(rig: Rig, disk: SimDisk, topic: str) -> None:
+    """Damage the first stored batch of a topic."""
+    position = rig.broker.engine.state.topics[topic].index.positions[0]
+    _flip_bit(disk, position // EXTENT_BYTES, position % EXTENT_BYTES + RECORD_HEADER_BYTES)
 
 
 def _group_of(rig: Rig, position: int) -> int:
@@ -291,7 +297,7 @@ def _put_more(rig: Rig, quick: Owner, count: int) -> None:
 
 
 def test_a_damaged_group_header_does_not_keep_its_batches_from_being_moved(caplog: pytest.LogCaptureFixture) -> None:
-    rig, disk = _file_rig()
+    rig, disk = file_rig()
     quick, slow = _put_on_two_topics(rig, 400)
     old = _extents(rig)
     for position in _positions(rig, slow)[:3]:
@@ -309,7 +315,7 @@ def test_a_damaged_group_header_does_not_keep_its_batches_from_being_moved(caplo
 def test_what_cannot_be_read_stays_in_its_extent_and_the_rest_of_the_journal_is_still_freed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rig, disk = _file_rig()
+    rig, disk = file_rig()
     quick, slow = _put_on_two_topics(rig, 400)
     old = _extents(rig)
     first, second, *_ = _positions(rig, slow)
@@ -330,7 +336,7 @@ def test_what_cannot_be_read_stays_in_its_extent_and_the_rest_of_the_journal_is_
 
 
 def test_delayed_and_staged_batches_of_a_damaged_group_are_moved() -> None:
-    rig, disk = _file_rig()
+    rig, disk = file_rig()
     quick = rig.subscribe("quick", "q")
     late = rig.subscribe("late", "l")
     command, payload = rig.put_command(b"delayed", topic="late", due_ms=rig.clock.time_ms + 600_000)
@@ -349,7 +355,7 @@ def test_delayed_and_staged_batches_of_a_damaged_group_are_moved() -> None:
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 4])
 def test_a_read_error_that_passes_is_not_seen_by_the_client(failures: int) -> None:
-    rig, disk = _file_rig()
+    rig, disk = file_rig()
     owner = rig.subscribe()
     for value in (b"one", b"two"):
         rig.put(value)
@@ -358,7 +364,7 @@ def test_a_read_error_that_passes_is_not_seen_by_the_client(failures: int) -> No
 
 
 def test_a_read_error_that_stays_is_reported_to_the_client_and_the_broker_goes_on() -> None:
-    rig, disk = _file_rig()
+    rig, disk = file_rig()
     owner = rig.subscribe()
     rig.put(b"one")
     disk.fail_reads(100)
@@ -369,7 +375,7 @@ def test_a_read_error_that_stays_is_reported_to_the_client_and_the_broker_goes_o
 
 
 def test_a_read_error_that_passes_does_not_stop_copy_forward() -> None:
-    rig, disk = _file_rig()
+    rig, disk = file_rig()
     quick, slow = _put_on_two_topics(rig, 400)
     old = _extents(rig)
     rig.ask(quick.ack(360))

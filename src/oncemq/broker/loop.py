@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
+from oncemq.broker.batch_reader import BatchReader
 from oncemq.broker.clock import Clock, start_clock
 from oncemq.broker.group_builder import GroupBuilder
 from oncemq.broker.housekeeping import Housekeeping, Policy
@@ -70,6 +71,7 @@ class Broker:
         self._record_time_every_ms = limits.clock_leap_ms_max // _TIME_RECORDS_PER_LEAP
         self.started_ms = clock.now_ms()
         self.housekeeping = Housekeeping(journal, self.engine, policy or Policy(), self.counters)
+        self.reader = BatchReader(journal, self.engine)
         self.waiting = WaitingRequests()
         self._queue = RequestQueue()
         #: Replies to requests that were refused without a decision.
@@ -91,7 +93,7 @@ class Broker:
         # Nothing is sent before this line: a reply is a promise that its effect is durable.
         for request in finished:
             if self.network.is_reading(request.peer):
-                self._send(request.peer, request.encode_response(self.journal))
+                self._send(request.peer, request.encode_response(self.reader))
         for peer, frames in refused:
             if self.network.is_reading(peer):
                 self._send(peer, frames)
@@ -242,7 +244,7 @@ class Broker:
 
     def _refuse_rest(self, request: Request) -> None:
         request.refuse_rest(NotNow("STOPPING", "the broker is stopping"))
-        self._send(request.peer, request.encode_response(self.journal))
+        self._send(request.peer, request.encode_response(self.reader))
 
     def _health(self, now_ms: int) -> HealthReply:
         state = self.engine.state

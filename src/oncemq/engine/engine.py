@@ -274,6 +274,12 @@ class Engine:
         decide_shared = _SHARED_DECIDERS[type(command)]
         return self._applied(now_ms, decide_shared(self.state, self.limits, now_ms, *found, command))
 
+    def defer(self, pattern: str, subscriber: str, topic_id: int) -> None:
+        """Let a pattern subscription get the messages of its other topics first. This is not recorded."""
+        found = self.state.patterns.get((pattern, subscriber))
+        if found is not None:
+            found.defer(topic_id)
+
     # Copy-forward.
 
     def move(self, now_ms: int, head: RecordHead, first_offset: int, position: int) -> events.Moved:

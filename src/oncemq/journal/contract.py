@@ -167,7 +167,8 @@ class Journal(Protocol):
         later, that is recognised as damage, and not taken for a group whose write was interrupted."""
 
     def read(self, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
-        """Return payloads and their checksums, verified. Raise RecordCorrupt."""
+        """Return payloads and their checksums, verified. Raise RecordCorrupt. Its cause is an OSError if a read of the
+        disk failed, which may have taken long."""
 
     def ensure_not_fenced(self) -> None:
         """Raise JournalFenced unless this is still the only writer. It is called before every response."""

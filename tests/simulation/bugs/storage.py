@@ -33,7 +33,7 @@ def reply_before_the_sync() -> Sequence[Patch]:
         if builder.events:
             self.journal.append(builder.build())
         for request in finished:
-            self.network.send(request.peer, request.encode_response(self.journal))
+            self.network.send(request.peer, request.encode_response(self.reader))
         if builder.events:
             self.journal.sync()
         self._after_round(builder)

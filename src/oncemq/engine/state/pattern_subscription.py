@@ -63,6 +63,12 @@ class PatternSubscription:
         self.pending.pop(topic.id, None)
         self.refresh(topic, subscription)
 
+    def defer(self, topic_id: int) -> None:
+        """The messages of a topic could not be read: the other topics are served before it is tried again."""
+        if topic_id in self.pending:
+            del self.pending[topic_id]
+            self.pending[topic_id] = None
+
     def refresh(self, topic: Topic, subscription: Subscription) -> None:
         """Update whether the topic is pending."""
         acked = subscription.acked

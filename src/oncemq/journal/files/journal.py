@@ -248,7 +248,7 @@ class FileJournal:
         try:
             heads, next_at = scan_segment(self._segments.file(extent), self._layout, extent, at, end, bytes_max)
         except OSError as error:
-            raise errors.RecordCorrupt(f"segment {extent} can't be read: {error}") from error
+            raise errors.RecordCorrupt(f"segment {extent} can't be read: {error}.") from error
         return heads, base + next_at if next_at else 0
 
     def ensure_not_fenced(self) -> None:

@@ -68,7 +68,7 @@ def read_records(segments: Segments, layout: Layout, wanted: Sequence[RecordRef]
         except FileNotFoundError:
             raise record_corrupt(segment_path(number), wanted[first], "the file of its segment is missing") from None
         except OSError as error:
-            raise errors.RecordCorrupt(f"{segment_path(number)} at byte {at} can't be read: {error}") from error
+            raise errors.RecordCorrupt(f"{segment_path(number)} at byte {at} can't be read: {error}.") from error
         result += [_verified(data, one.position - start, one, layout) for one in wanted[first:stop]]
     return result
 
