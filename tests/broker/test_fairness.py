@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import pytest
 
@@ -259,6 +261,28 @@ def test_a_peer_that_fills_the_queue_does_not_keep_others_out() -> None:
     # What exceeds the peer's share is refused before it is decided.
     assert [code(reply) for request in late for reply in sent[request][0]] == ["OVERLOADED"] * 1_000
     assert not set(flood) & set(sent)
+
+
+@pytest.mark.parametrize("peers", [1, 20])
+def test_what_a_round_refuses_is_bounded_for_each_peer_and_for_all(peers: int) -> None:
+    rig = _with_topics(count=1)
+    names = [b"heavy %d" % number for number in range(peers)]
+    for number in range(1_500):
+        rig.post([Topics()] * 1_000, peer=names[number % peers])
+    rig.rounds()
+    rig.network.sent.clear()
+    for name in names:
+        for _ in range(20):
+            rig.post([Topics()] * 1_000, peer=name)
+    rig.rounds()
+    sent = Counter({name: sum(len(frames[0]) for peer, frames in rig.network.sent if peer == name) for name in names})
+    largest = len(rig.network.sent[0][1][0])
+    assert 0 < max(sent.values()) < work.PEER_REFUSALS_BYTES_MAX + largest
+    assert sent.total() < work.REFUSALS_BYTES_MAX + largest
+    # A request that got no answer can be sent again.
+    again = rig.post([Topics()], peer=names[0])
+    rig.rounds()
+    assert code(rig.answers()[again][0][0]) == "OVERLOADED"
 
 
 def test_a_stop_refuses_requests_that_are_not_finished() -> None:

@@ -21,6 +21,7 @@ from oncemq.broker.request_queue import PeerQueue, RequestQueue
 from oncemq.broker.round import Round
 from oncemq.broker.sql_projection import project
 from oncemq.broker.waiting import WaitingRequests
+from oncemq.broker.work import RefusalBudget
 from oncemq.journal.contract import Group, Journal
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame, decode_request, encode_not_now, encode_refusal
@@ -76,6 +77,7 @@ class Broker:
         self._queue = RequestQueue()
         #: Replies to requests that were refused without a decision.
         self._refused: list[tuple[bytes, list[Frame]]] = []
+        self._refusal_budget = RefusalBudget()
         #: The last group had no space for the events of a tick: the next group starts with them.
         self._is_tick_late = False
         self._confirm_due_ms: int | None = None
@@ -105,17 +107,24 @@ class Broker:
         self.network.send(peer, frames)
 
     def _receive(self, wait_ms: int) -> None:
-        """Take what has arrived. A peer gets an answer at once to what exceeds its share of a full queue: the
-        requests of other peers may be behind it."""
+        """Take what has arrived. What exceeds a peer's share of a full queue is refused at once: the requests of other
+        peers may be behind it."""
         is_full = self._queue.is_full
         arrivals = self.network.take(wait_ms)
         now_ms = self.clock.now_ms()
         for peer, frames in arrivals:
             if is_full and self._queue.is_share_used(peer):
-                self.counters["overloaded"] += 1
-                self._refused.append((peer, encode_not_now(frames, _QUEUE_FULL)))
+                self._refuse(peer, frames)
             else:
                 self._queue.add(peer, frames, now_ms)
+
+    def _refuse(self, peer: bytes, frames: Sequence[Frame]) -> None:
+        """Answer that the queue is full. What exceeds the budget gets no answer: clients send it again."""
+        self.counters["overloaded"] += 1
+        if not self._refusal_budget.is_over(peer):
+            reply = encode_not_now(frames, _QUEUE_FULL)
+            self._refusal_budget.spend(peer, sum(map(len, (*frames[:1], *reply))))
+            self._refused.append((peer, reply))
 
     def _decide(self, builder: GroupBuilder) -> tuple[list[Request], list[tuple[bytes, list[Frame]]]]:
         """Return the requests that are answered in this round, and refusals of requests that were not decided."""
@@ -128,6 +137,7 @@ class Broker:
         current.wake()
         self.housekeeping.copy_forward(builder)
         refused, self._refused = self._refused, []
+        self._refusal_budget = RefusalBudget()
         return current.finished, refused
 
     def _take_turns(self, current: Round) -> None:

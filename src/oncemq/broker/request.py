@@ -7,7 +7,7 @@ import msgspec
 from oncemq.broker.batch_reader import BatchReader
 from oncemq.engine.decide.decision import Decision
 from oncemq.protocol.commands import Command, Get, GetAny, Read
-from oncemq.protocol.frames import Frame, encode_reply, encode_response
+from oncemq.protocol.frames import Frame, encode_replies, encode_reply, encode_response
 from oncemq.protocol.replies import GetReply, NotNow, Reply
 
 
@@ -57,8 +57,7 @@ class Request:
 
     def refuse_rest(self, reply: NotNow) -> None:
         """Give the same reply to all commands that have none."""
-        while len(self.replies) < len(self.commands):
-            self.replies.append(reply)
+        self.replies += encode_replies(reply, len(self.commands) - len(self.replies))
 
     def fix_position(self, decision: Decision) -> None:
         """Replace the command of a request that starts to wait by one that starts at the position it has now.

@@ -6,6 +6,7 @@ work of a small put, ten microseconds. The time is a second bound, for what cost
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,9 @@ TURN_MS_MAX = 4
 #: Work of all turns of a round.
 ROUND_UNITS_MAX = 1_000
 ROUND_MS_MAX = 20
+#: Requests of all peers and of one peer that a round refuses because the queue is full, with the replies to them.
+REFUSALS_BYTES_MAX = 1024 * 1024
+PEER_REFUSALS_BYTES_MAX = 256 * 1024
 #: A command of more units than this overdraws its turn by far. A list, a get, or a put of the largest size is below it.
 OVERDRAFT_UNITS_MIN = 1_000
 #: The clock is read after this many units: reading it costs a few percent of a small command.
@@ -94,6 +98,23 @@ class WorkBudget:
     @property
     def is_round_over(self) -> bool:
         return self._left_units <= 0
+
+
+class RefusalBudget:
+    """Counts the requests that are refused in a round because the queue is full, and the replies to them, in bytes."""
+
+    __slots__ = ("_by_peer", "_left_bytes")
+
+    def __init__(self) -> None:
+        self._left_bytes = REFUSALS_BYTES_MAX
+        self._by_peer: Counter[bytes] = Counter()
+
+    def is_over(self, peer: bytes) -> bool:
+        return self._left_bytes <= 0 or self._by_peer[peer] >= PEER_REFUSALS_BYTES_MAX
+
+    def spend(self, peer: bytes, size: int) -> None:
+        self._left_bytes -= size
+        self._by_peer[peer] += size
 
 
 def units_of(state: State, command: commands.Command, decision: Decision) -> int:

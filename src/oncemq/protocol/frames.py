@@ -11,7 +11,8 @@ broker returns it unchanged and does not interpret it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -37,6 +38,14 @@ class Response(msgspec.Struct, array_like=True, frozen=True):
     replies: tuple[Reply, ...]
 
 
+class _Undecoded(msgspec.Struct, array_like=True, frozen=True):
+    """A request whose commands are only counted."""
+
+    version: int
+    request_id: int
+    commands: tuple[msgspec.Raw, ...]
+
+
 class _Opening(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The part of a header that has the same format in every version."""
 
@@ -44,8 +53,11 @@ class _Opening(msgspec.Struct, array_like=True, frozen=True, gc=False):
     request_id: int
 
 
+_RequestT = TypeVar("_RequestT", Request, _Undecoded)
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_request = msgspec.msgpack.Decoder(Request).decode
+_decode_undecoded = msgspec.msgpack.Decoder(_Undecoded).decode
 _decode_response = msgspec.msgpack.Decoder(Response).decode
 _decode_opening = msgspec.msgpack.Decoder(_Opening).decode
 
@@ -66,14 +78,24 @@ def encode_reply(reply: Reply) -> bytes:
     return _encode(reply)
 
 
+def encode_replies(reply: Reply, count: int) -> list[msgspec.Raw]:
+    """Encode the same reply to several commands."""
+    return [msgspec.Raw(_encode(reply))] * count
+
+
 def decode_request(frames: Sequence[Frame]) -> tuple[Request, list[tuple[Frame, ...]]]:
     """Decode a request and the payloads of each command. Raises Malformed, VersionUnsupported or TooLarge."""
+    request = _decode_header(frames, _decode_request)
+    return request, _match_payloads(request.commands, frames)
+
+
+def _decode_header(frames: Sequence[Frame], decode: Callable[[Frame], _RequestT]) -> _RequestT:
     if not frames or len(frames) > limits.REQUEST_FRAMES_MAX:
         raise errors.Malformed(f"the request has {len(frames)} frames; the range is 1 to {limits.REQUEST_FRAMES_MAX}")
     if len(frames[0]) > limits.REQUEST_HEADER_BYTES_MAX:
         raise errors.TooLarge(f"the header of the request has more than {limits.REQUEST_HEADER_BYTES_MAX} bytes")
     try:
-        request = _decode_request(frames[0])
+        request = decode(frames[0])
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         _check_version(opening_of(frames)[0])
         raise errors.Malformed(f"the header of the request could not be decoded: {error}") from None
@@ -81,7 +103,7 @@ def decode_request(frames: Sequence[Frame]) -> tuple[Request, list[tuple[Frame, 
     if not 1 <= len(request.commands) <= limits.COMMANDS_PER_REQUEST_MAX:
         text = f"the request has {len(request.commands)} commands; the range is 1 to {limits.COMMANDS_PER_REQUEST_MAX}"
         raise errors.Malformed(text)
-    return request, _match_payloads(request.commands, frames)
+    return request
 
 
 def _match_payloads(commands: Sequence[Command], frames: Sequence[Frame]) -> list[tuple[Frame, ...]]:
@@ -131,12 +153,13 @@ def encode_refusal(frames: Sequence[Frame], error: errors.OnceMQError) -> list[F
 
 
 def encode_not_now(frames: Sequence[Frame], error: errors.NotNow) -> list[Frame]:
-    """Encode a reply that answers every command of a request with the same error."""
+    """Encode a reply that answers every command of a request with the same error. The commands are not decoded: they
+    are many if a broker has to refuse them."""
     try:
-        request, _ = decode_request(frames)
+        request = _decode_header(frames, _decode_undecoded)
     except errors.Refused as refused:
         return encode_refusal(frames, refused)
-    return encode_response(request.request_id, [NotNow(error.code, error.text)] * len(request.commands))
+    return encode_response(request.request_id, encode_replies(NotNow(error.code, error.text), len(request.commands)))
 
 
 def decode_response(frames: Sequence[Frame]) -> tuple[Response, list[list[Frame]]]:
