@@ -16,10 +16,11 @@ from oncemq.broker.offline.check import check
 from oncemq.broker.recovery import recover
 from oncemq.disk.overlay import OverlayDisk
 from oncemq.engine.snapshot.relocation import NeededRecord, needed_records
-from oncemq.journal.contract import RECORD_HEADER_BYTES, RecordRef
+from oncemq.journal.contract import RECORD_HEADER_BYTES, SNAPSHOTS_KEPT, RecordRef
 from oncemq.journal.files.check import Report
 from oncemq.journal.files.journal import FileJournal
 from oncemq.journal.files.layout import segment_numbers, segment_path
+from oncemq.journal.files.snapshot_codec import snapshot_path
 from oncemq.journal.worker import InlineWorker
 from oncemq.protocol import errors
 from oncemq.protocol.limits import Limits
@@ -159,6 +160,43 @@ def test_check_and_serve_agree_on_a_damaged_segment(seed: int, damage: Callable[
             assert not report.is_good
         if damage is lengthen:
             assert report.is_good, report
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("damage", [lose, zero, shorten, make_unreadable])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_check_and_serve_agree_on_damaged_snapshots(
+    seed: int, damage: Callable[[SimDisk, str, Random], None], count: int
+) -> None:
+    disk = history(seed)
+    valid = check(disk).snapshots
+    assert len(valid) >= SNAPSHOTS_KEPT
+    damaged = [snapshot_path(sequence) for sequence in valid[-count:]]
+    for path in damaged:
+        damage(disk, path, Random(seed))
+    report = check(disk)
+    assert_agree(report, disk)
+    assert report.snapshots == valid[:-count]
+    reported = [problem.file for problem in report.problems if problem.file in damaged]
+    assert reported == ([] if damage is lose else damaged[::-1])
+    if count == 1:
+        # The other snapshot leads to the same state.
+        assert served(disk) == served(history(seed))
+
+
+def test_a_snapshot_that_cannot_be_read_is_not_renamed_and_counts_again_when_it_can() -> None:
+    disk = history(0)
+    newest = snapshot_path(check(disk).snapshots[-1])
+    make_unreadable(disk, newest, Random(0))
+    journal = journal_on(disk)
+    needed = needed_of(journal)
+    assert [newest in warning for warning in journal.warnings] == [True]
+    disk.kill()
+    disk.unreadable.clear()
+    assert disk.exists(newest)
+    journal = journal_on(disk)
+    assert needed_of(journal) == needed
+    assert not journal.warnings
 
 
 @pytest.mark.parametrize("seed", SEEDS)

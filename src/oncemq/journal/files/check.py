@@ -31,7 +31,7 @@ from oncemq.journal.files.scan import (
     read_segments,
 )
 from oncemq.journal.files.segment_marker import SegmentMarker
-from oncemq.journal.files.snapshot_codec import SnapshotHead, SnapshotInvalid, read_snapshot
+from oncemq.journal.files.snapshot_codec import SnapshotHead, SnapshotInvalid, load_snapshot
 from oncemq.protocol import errors
 
 #: How many of the last groups the report lists.
@@ -108,18 +108,16 @@ def check_snapshots(disk: Disk, layout: Layout, report: Report) -> list[Snapshot
         if not name.isdigit():
             continue
         path = f"{SNAPSHOTS}/{name}"
-        file = disk.open(path)
         try:
-            heads.insert(0, read_snapshot(file, layout, int(name)))
+            heads.insert(0, load_snapshot(disk, layout, path, with_chunks=False)[0])
             report.snapshots.insert(0, int(name))
-        except SnapshotInvalid as reason:
+        except (SnapshotInvalid, OSError) as reason:
             if len(heads) < SNAPSHOTS_KEPT:
-                report.problems.append(Problem(path, 0, 0, f"the snapshot is damaged: {reason}"))
+                what = "can't be read" if isinstance(reason, OSError) else "is damaged"
+                report.problems.append(Problem(path, 0, 0, f"the snapshot {what}: {reason}"))
             else:
                 # Its file was already in use for the next snapshot, and a power failure has brought its name back.
                 report.notes.append(f"{path} is not needed; the next start deletes it")
-        finally:
-            file.close()
     return heads
 
 

@@ -22,7 +22,7 @@ import struct
 import msgspec
 import xxhash
 
-from oncemq.disk.contract import DiskFile
+from oncemq.disk.contract import Disk, DiskFile
 from oncemq.journal.files.layout import SNAPSHOTS, Layout
 from oncemq.protocol import errors
 from oncemq.protocol.version import SNAPSHOT_VERSION
@@ -67,8 +67,8 @@ def _checksum(raw: bytes, chunks_digest: int, layout: Layout) -> bytes:
     return _U64.pack(xxhash.xxh3_64_intdigest(raw + _U64.pack(chunks_digest), layout.seed))
 
 
-def read_snapshot(file: DiskFile, layout: Layout, sequence: int) -> SnapshotHead:
-    """Verify a whole snapshot and return its header. Raise SnapshotInvalid or JournalVersion."""
+def _read_head(file: DiskFile, layout: Layout, sequence: int) -> SnapshotHead:
+    """Verify a whole snapshot and return its header."""
     raw = file.read(0, HEAD_BYTES)
     if len(raw) < HEAD_BYTES or raw[:8] != MAGIC:
         raise SnapshotInvalid("there is no snapshot header")
@@ -90,7 +90,18 @@ def read_snapshot(file: DiskFile, layout: Layout, sequence: int) -> SnapshotHead
     return SnapshotHead(own, position, chunks, size)
 
 
-def read_chunks(file: DiskFile, head: SnapshotHead) -> list[bytes]:
+def load_snapshot(disk: Disk, layout: Layout, path: str, *, with_chunks: bool) -> tuple[SnapshotHead, list[bytes]]:
+    """Verify a whole snapshot, and return its header and, if wanted, its chunks. Raise SnapshotInvalid, JournalVersion,
+    or OSError if it can't be read."""
+    file = disk.open(path)
+    try:
+        head = _read_head(file, layout, int(path.rpartition("/")[2]))
+        return head, _read_chunks(file, head) if with_chunks else []
+    finally:
+        file.close()
+
+
+def _read_chunks(file: DiskFile, head: SnapshotHead) -> list[bytes]:
     """Return the chunks of a snapshot that was verified."""
     data = file.read(HEAD_BYTES, head.chunks_bytes)
     chunks = []

@@ -29,8 +29,7 @@ from oncemq.journal.files.snapshot_codec import (
     SnapshotInvalid,
     encode_chunk_size,
     encode_head,
-    read_chunks,
-    read_snapshot,
+    load_snapshot,
     snapshot_path,
 )
 from oncemq.journal.worker import Task, Worker
@@ -123,7 +122,8 @@ class Snapshots:
     # Recovery.
 
     def find(self) -> list[bytes] | None:
-        """Return the chunks of the newest valid snapshot. Invalid ones are renamed, with a warning."""
+        """Return the chunks of the newest valid snapshot. There is a warning of those that are not used: damaged ones
+        are renamed, and those that can't be read are left as they are."""
         chunks: list[bytes] | None = None
         for name in reversed(self._disk.list(SNAPSHOTS)):
             path = f"{SNAPSHOTS}/{name}"
@@ -132,7 +132,7 @@ class Snapshots:
             elif len(self.kept) == SNAPSHOTS_KEPT:
                 self._disk.remove(path)
             else:
-                found = self._find_one(path, int(name))
+                found = self._find_one(path)
                 chunks = found if chunks is None else chunks
         self._size_reserve()
         return chunks
@@ -145,17 +145,16 @@ class Snapshots:
         elif not name.endswith(".bad"):
             self._disk.remove(path)
 
-    def _find_one(self, path: str, sequence: int) -> list[bytes] | None:
-        file = self._disk.open(path)
+    def _find_one(self, path: str) -> list[bytes] | None:
         try:
-            head = read_snapshot(file, self._layout, sequence)
-            chunks = read_chunks(file, head) if not self.kept else None
+            head, chunks = load_snapshot(self._disk, self._layout, path, with_chunks=not self.kept)
         except SnapshotInvalid as reason:
             self._warnings.append(f"the snapshot {path} is damaged ({reason}); an older one is used instead")
             self._disk.rename(path, path + ".bad")
             return None
-        finally:
-            file.close()
+        except OSError as error:
+            self._warnings.append(f"the snapshot {path} can't be read ({error}); an older one is used instead")
+            return None
         self.kept.insert(0, head)
         return chunks
 
