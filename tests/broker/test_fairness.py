@@ -34,7 +34,7 @@ from oncemq.protocol.commands import (
     Unsubscribe,
 )
 from oncemq.protocol.frames import decode_response
-from oncemq.protocol.limits import GET_BATCHES_MAX, Limits
+from oncemq.protocol.limits import GET_BATCHES_MAX, REQUEST_HEADER_BYTES_MAX, Limits
 from oncemq.protocol.replies import (
     GetReply,
     NotNow,
@@ -158,6 +158,17 @@ def test_peers_whose_puts_fill_each_group_still_take_turns() -> None:
     put = rig.post([command], [payload], peer=b"light")
     rig.rounds(2)
     assert (b"light", put) in _answered(rig)
+
+
+def test_requests_with_large_headers_count_even_if_they_cannot_be_decoded() -> None:
+    rig = _with_topics(count=1)
+    rig.network.arriving += [(b"heavy", [b"\x93" + bytes(REQUEST_HEADER_BYTES_MAX - 1)])] * 10
+    command, payload = rig.put_command(b"one", topic="topic.00000")
+    put = rig.post([command], [payload], peer=b"light")
+    rig.rounds(2)
+    answered = _answered(rig)
+    assert (b"light", put) in answered
+    assert len(answered) < 10
 
 
 def test_a_turn_also_ends_when_its_time_is_over() -> None:

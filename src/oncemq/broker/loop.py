@@ -21,7 +21,7 @@ from oncemq.broker.request_queue import PeerQueue, RequestQueue
 from oncemq.broker.round import Round
 from oncemq.broker.sql_projection import project
 from oncemq.broker.waiting import WaitingRequests
-from oncemq.broker.work import RefusalBudget
+from oncemq.broker.work import RefusalBudget, units_of_header
 from oncemq.journal.contract import Group, Journal
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame, decode_request, encode_not_now, encode_refusal
@@ -172,6 +172,7 @@ class Broker:
     def _next_request(self, current: Round, queue: PeerQueue) -> Request | None:
         """Return the next request of a peer, or None if it can't be decoded."""
         frames = self._queue.take(queue)
+        current.budget.spend(units_of_header(frames))
         try:
             decoded, payloads = decode_request(frames)
         except errors.Refused as error:

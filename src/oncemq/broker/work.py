@@ -7,7 +7,7 @@ work of a small put, ten microseconds. The time is a second bound, for what cost
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oncemq.broker.clock import Clock
@@ -15,6 +15,7 @@ from oncemq.engine.decide.decision import Decision
 from oncemq.engine.events import AckedMany, Event, PatternSought, PatternSubscribed, PatternUnsubscribed
 from oncemq.engine.state.state import State
 from oncemq.protocol import commands, replies
+from oncemq.protocol.frames import Frame
 from oncemq.protocol.patterns import is_pattern
 
 #: Work of one peer until another peer gets its turn.
@@ -38,6 +39,7 @@ _TOPICS_PER_UNIT = 4
 _COMPARISONS_PER_UNIT = 32
 _SLICES_PER_UNIT = 8
 _PATTERNS_PER_UNIT = 16
+_HEADER_BYTES_PER_UNIT = 1024
 _PUT_BYTES_PER_UNIT = 64 * 1024
 #: Payloads that are read after the sync.
 _FETCH_BYTES_PER_UNIT = 16 * 1024
@@ -115,6 +117,11 @@ class RefusalBudget:
     def spend(self, peer: bytes, size: int) -> None:
         self._left_bytes -= size
         self._by_peer[peer] += size
+
+
+def units_of_header(frames: Sequence[Frame]) -> int:
+    """Return the cost of decoding a request."""
+    return len(frames[0]) // _HEADER_BYTES_PER_UNIT if frames else 0
 
 
 def units_of(state: State, command: commands.Command, decision: Decision) -> int:
