@@ -158,7 +158,9 @@ def test_a_client_that_knows_only_standbys_learns_which_broker_is_active(
 def test_a_broker_that_is_fenced_waits_and_what_it_acknowledged_is_at_the_other_one(
     database: Database, serving: Callable[[str], Serving]
 ) -> None:
-    first, second = serving("one"), serving("two")
+    first = serving("one")
+    wait_until(lambda: first.turns == 1, "the first one has its turn")
+    second = serving("two")
     with oncemq.connect([first.url, second.url], tries=60) as client:
         client.subscribe("orders", "kitchen", start="earliest")
         for number in range(10):
