@@ -63,8 +63,14 @@ class Peer:
                 received += part
         return received
 
+    async def read_until(self, end: bytes) -> bytes:
+        return await self._reader.readuntil(end)
+
     def close(self) -> None:
         self._writer.close()
+
+    async def wait_closed(self) -> None:
+        await self._writer.wait_closed()
 
     def abort(self) -> None:
         """End the connection as when the client is killed."""

@@ -13,6 +13,7 @@ from oncemq.gateways.http.endpoints import make_app
 from oncemq.gateways.http.framework import app, turns
 from oncemq.gateways.http.framework.memory import CONNECTION, IS_PIPELINED, GatewayMemory, RequestMemory
 from oncemq.gateways.http.settings import GatewaySettings
+from oncemq.gateways.http.v1 import events
 from oncemq.gateways.link import Link
 from tests.gateways.http.served import eventually, run, serving
 
@@ -99,6 +100,31 @@ def test_a_pipelined_request_that_waits_for_messages_keeps_no_other_one_waiting(
             waiting.close()
 
     run(visit())
+
+
+@pytest.mark.parametrize("behind", [1, 3])
+def test_a_stream_ends_with_its_client_even_if_other_requests_wait_behind_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, behind: int
+) -> None:
+    # Bytes that are not parsed stop the gateway from reading on: then it notices the end when it sends.
+    monkeypatch.setattr(events, "HEARTBEAT_MS", 200)
+    path = b"/v1/topics/t/subscriptions/s/events?ack=sent"
+
+    async def visit() -> None:
+        async with serving() as served:
+            assert (await served.client.put("/v1/topics/t/subscriptions/s")).is_success
+            stream = await served.peer(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path + behind * _LIST)
+            await stream.read_until(b": next offset 0\n\n")
+            stream.close()
+            await stream.wait_closed()
+            for _ in range(3):
+                assert (await served.client.post("/v1/topics/t/messages", json={"value": 1})).status_code == 201
+            await eventually(lambda: not served.gateway._server._app.admission.taken)
+            subscription = await served.client.get("/v1/topics/t/subscriptions/s")
+            assert subscription.json()["acked"] == 0
+
+    run(visit())
+    assert caplog.text == ""
 
 
 class _UnreadConnection:

@@ -15,7 +15,7 @@ from typing import Any
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from oncemq.gateways.http.connections import Connections, Phase
 from oncemq.gateways.http.framework.memory import CONNECTION, IS_PIPELINED, SMALL_BYTES
@@ -76,6 +76,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_discarding = False
         #: What is parsed was received before the last response was complete.
         self._is_ahead = False
+        #: The request before that of `cycle`. It is being answered while that one waits in `pipeline`.
+        self._former_cycle: RequestResponseCycle | None = None
 
     # The connection.
 
@@ -92,10 +94,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._open.remove(self)
         self._received = b""
         self._unset_keepalive_if_required()
+        self._end_requests()
         super().connection_lost(exc)
 
     def abort(self) -> None:
+        self._end_requests()
         self.transport.abort()
+
+    def _end_requests(self) -> None:
+        """Tell the application that the client is gone. uvicorn tells it for the last request only."""
+        for cycle in (self._former_cycle, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     async def drain(self) -> None:
         await self.flow.drain()
@@ -210,6 +221,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refusal = errors.Malformed("the request has more than one Host header"), 400
         if self._refusal is not None:
             return
+        self._former_cycle = self.cycle
         super().on_headers_complete()
         self._body_left = _content_length(self.headers)
         if not self.pipeline:
@@ -237,6 +249,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         is_next_started = bool(self.pipeline)
+        self._former_cycle = None
         super().on_response_complete()
         if self.transport.is_closing():
             return

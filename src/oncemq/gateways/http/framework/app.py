@@ -88,7 +88,9 @@ class App:
         memory = RequestMemory(self._memory, scope)
         current_memory.set(memory)
         try:
-            await self._serve_one(scope, receive, _while_connected(send, memory), memory)
+            await self._serve_one(scope, receive, _sender_of(send, memory), memory)
+        except Disconnected:
+            memory.abort_connection()
         except asyncio.CancelledError:
             # The gateway has stopped; it has closed this connection, which has an unfinished response.
             if not self._stopping.is_set():
@@ -100,7 +102,7 @@ class App:
         try:
             answer = await self._answer_in_turn(scope, receive, send, memory)
         except Disconnected:
-            return
+            raise
         except BodyLate:
             late = answer_of(errors.Malformed("the body arrived too slowly"))
             answer = msgspec.structs.replace(late, headers=(*late.headers, (b"connection", b"close")))
@@ -222,26 +224,30 @@ class App:
             await asyncio.wait((sending, ending), return_when=asyncio.FIRST_COMPLETED)
         finally:
             await cancel(sending, ending)
+        error = None if sending.cancelled() else sending.exception()
         if self._stopping.is_set() and sending.cancelled():
             await send({"type": "http.response.body", "body": b""})
-        elif not sending.cancelled() and not isinstance(sending.exception(), Disconnected | None):
-            log.error("a stream failed", exc_info=sending.exception())
+        elif isinstance(error, Disconnected):
+            raise error
+        elif error is not None:
+            log.error("a stream failed", exc_info=error)
 
 
 def _wait_ms_of(call: Call[Any, Any]) -> int:
     return max(getattr(part, "wait_ms", 0) for part in (call.parameters, call.body))
 
 
-def _while_connected(send: Send, memory: RequestMemory) -> Send:
-    """Return a `send` that does nothing when the connection is closed. uvloop closes it as soon as a write fails, and
-    tells uvicorn later; until then, uvicorn's `send` fails."""
+def _sender_of(send: Send, memory: RequestMemory) -> Send:
+    """Return a `send` that raises Disconnected when the connection is closed. uvloop closes it as soon as a write
+    fails, and tells uvicorn later; until then, uvicorn's `send` raises RuntimeError."""
 
     async def send_if_connected(message: MutableMapping[str, Any]) -> None:
         try:
             await send(message)
         except RuntimeError:
-            if not memory.is_client_gone():
-                raise
+            if memory.is_client_gone():
+                raise Disconnected from None
+            raise
 
     return send_if_connected
 
@@ -277,6 +283,9 @@ async def _send_parts(streamed: Streamed, send: Send, memory: RequestMemory) -> 
         memory.start_sending()
         last = part if len(part) <= _PART_BYTES else await _send_all_but_last(memoryview(part), send, memory)
         await send({"type": "http.response.body", "body": last, "more_body": True})
+        if memory.is_client_gone():
+            # The stream must not ack what was sent in vain.
+            raise Disconnected
         memory.note_sent(len(last))
     await send({"type": "http.response.body", "body": b""})
 

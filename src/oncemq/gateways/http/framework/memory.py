@@ -102,6 +102,10 @@ class RequestMemory:
     def is_client_gone(self) -> bool:
         return self._connection.is_gone()
 
+    def abort_connection(self) -> None:
+        """The client is gone: end its connection."""
+        self._connection.abort()
+
     def note_reply(self, reply_bytes: int) -> None:
         """The reply is encoded, and has this size. The client must read it."""
         if self._reply is not None:
