@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 import oncemq
+from oncemq.gateways import tasks
 from oncemq.gateways.http.metrics import endpoint
 from oncemq.gateways.http.metrics.exposition import Exposition, Family
+from oncemq.gateways.http.v1 import events
 from oncemq.protocol.replies import HealthReply
-from tests.gateways.http.v1 import V1, v1
+from tests.gateways.http.v1 import V1, Visit, v1
 
 __all__ = ["v1"]
 
@@ -199,3 +203,23 @@ def test_the_guides_rules_are_yaml_and_ask_for_metrics_that_there_are() -> None:
     asked = {name for rule in rules for name in re.findall(r"oncemq_\w+", rule["expr"])}
     assert asked
     assert asked <= set(names())
+
+
+def test_failed_requests_and_streams_are_counted(v1: V1, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def read_stream() -> None:
+        async with Visit(v1, "/v1/topics/orders/subscriptions/kitchen/events", headers={"host": "localhost"}) as visit:
+            await visit.serving
+
+    monkeypatch.setattr(tasks, "failures", Counter())
+    monkeypatch.setattr(endpoint, "failures", tasks.failures)
+    v1.subscribe("orders", "kitchen")
+    monkeypatch.setattr("oncemq.gateways.http.v1.topics.answer", fail)
+    monkeypatch.setattr(events._EventStream, "_events", fail)
+    assert v1.get("/v1/topics").status_code == 500
+    v1.run(read_stream())
+    samples = scraped(v1)
+    assert value_of(samples, endpoint.FAILURES, what="an HTTP request") == 1
+    assert value_of(samples, endpoint.FAILURES, what="an HTTP stream") == 1

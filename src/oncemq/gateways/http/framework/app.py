@@ -6,7 +6,6 @@ It uses no web framework: a request costs little more than uvicorn's own work.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any
 
@@ -29,10 +28,8 @@ from oncemq.gateways.http.framework.router import Router
 from oncemq.gateways.http.framework.turns import Turns
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.gateways.link import Link
-from oncemq.gateways.tasks import cancel, start_awaited
+from oncemq.gateways.tasks import cancel, report_failure, start_awaited
 from oncemq.protocol import errors
-
-log = logging.getLogger("oncemq.http")
 
 #: A response is sent in parts of this size, each after the client has read most of the one before.
 _PART_BYTES = 128 * 1024
@@ -108,8 +105,8 @@ class App:
             answer = msgspec.structs.replace(late, headers=(*late.headers, (b"connection", b"close")))
         except errors.OnceMQError as error:
             answer = answer_of(error)
-        except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
+        except Exception as error:
+            report_failure("an HTTP request", error)
             answer = answer_of(errors.BrokerBug("the gateway failed; its log has the details"))
         if answer is not None:
             memory.note_reply(len(answer.body))
@@ -230,7 +227,7 @@ class App:
         elif isinstance(error, Disconnected):
             raise error
         elif error is not None:
-            log.error("a stream failed", exc_info=error)
+            report_failure("an HTTP stream", error)
 
 
 def _wait_ms_of(call: Call[Any, Any]) -> int:
