@@ -82,7 +82,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         at_least(
             2**20,
             "Maximum bytes in memory of large request bodies, and the same for large responses. Further ones wait; "
-            "clients that then make no progress are disconnected.",
+            "clients that then make no progress are disconnected. The same for complete bodies up to 64 KiB: further "
+            "ones are answered with 503.",
         ),
     ] = 64 * 2**20
     origins: Annotated[

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -43,6 +44,22 @@ async def _store_much(served: Served) -> None:
 async def _connected(served: Served) -> None:
     """Wait until the gateway has accepted all connections so far: a later one was answered."""
     assert await served.status() == 200
+
+
+class _HeldPuts:
+    """Puts that the broker gets when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_end = asyncio.Event()
+        for name in ("put", "operate"):
+            monkeypatch.setattr(Link, name, self._later(getattr(Link, name)))
+
+    def _later(self, put: Any) -> Any:
+        async def wait(*arguments: Any) -> Any:
+            await self.may_end.wait()
+            return await put(*arguments)
+
+        return wait
 
 
 def test_connections_without_a_request_make_way_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,25 +243,18 @@ def test_slow_uploads_take_limited_memory_and_keep_no_other_out(monkeypatch: pyt
 
 def test_a_body_that_is_complete_may_wait_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(byte_budget, "_PERIOD_S", 0.01)
-    learn_limits = Link._learn_limits
     checks: list[int] = []
 
     async def visit() -> None:
         async with serving(buffer_bytes_max=2 * _LARGE) as served:
-            is_answering = asyncio.Event()
-
-            async def wait(self: Link, payload: Any) -> None:
-                await is_answering.wait()
-                await learn_limits(self, payload)
-
-            monkeypatch.setattr(Link, "_learn_limits", wait)
+            puts = _HeldPuts(monkeypatch)
             uploads = [asyncio.ensure_future(_upload(served, b"x" * _LARGE))]
             await eventually(lambda: served.gateway._server._app.admission.taken)
             uploads += [asyncio.ensure_future(_upload(served, b"x" * _LARGE)) for _ in range(2)]
             _count_checks(monkeypatch, _memory_of(served).bodies, checks)
             await eventually(lambda: len(checks) > 3)
             monkeypatch.setattr(byte_budget, "_PERIOD_S", 60.0)
-            is_answering.set()
+            puts.may_end.set()
             assert await asyncio.gather(*uploads) == [201] * 3
 
     run(visit())
@@ -313,6 +323,115 @@ def test_unfinished_small_bodies_are_limited_together(monkeypatch: pytest.Monkey
             slow = [await served.peer(head, b"x" * 50_000) for _ in range(20)]
             assert await slow[0].until_closed() == b""
             assert await _upload(served, b"y") == 201
+
+    run(visit())
+
+
+def test_unfinished_small_bodies_that_arrive_in_pieces_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HELD_BYTES_MAX", 200_000)
+
+    async def visit() -> None:
+        async with serving() as served:
+            first, *others = [await served.peer(_LINE + b"Content-Length: 60000\r\n\r\n") for _ in range(8)]
+            for peer in (first, *others):
+                await peer.write_apart(*[b"x" * 10_000] * 5)
+            assert await first.until_closed() == b""
+            assert await _upload(served, b"y") == 201
+
+    run(visit())
+
+
+def test_complete_requests_are_not_disconnected_for_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HELD_BYTES_MAX", 200_000)
+
+    async def visit() -> None:
+        async with serving() as served:
+            puts = _HeldPuts(monkeypatch)
+            uploads = [asyncio.ensure_future(_upload(served, b"x" * 60_000)) for _ in range(10)]
+            await eventually(lambda: served.gateway._server._app.admission.taken == 10)
+            puts.may_end.set()
+            assert await asyncio.gather(*uploads) == [201] * 10
+
+    run(visit())
+
+
+def test_complete_small_bodies_are_limited_together_before_their_requests_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def visit() -> None:
+        async with serving(buffer_bytes_max=200_000) as served:
+            puts = _HeldPuts(monkeypatch)
+            uploads = [asyncio.ensure_future(_upload(served, b"x" * 60_000)) for _ in range(10)]
+            await eventually(lambda: sum(each.done() for each in uploads) == 7)
+            assert [each.result() for each in uploads if each.done()] == [503] * 7
+            puts.may_end.set()
+            assert sorted(await asyncio.gather(*uploads)) == [201] * 3 + [503] * 7
+            stored = await served.client.get("/v1/topics/t")
+            assert stored.json()["end_offset"] == 3
+            assert not _memory_of(served).small_bodies.used_bytes
+
+    run(visit())
+
+
+def test_requests_that_wait_behind_others_are_limited_together_and_those_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "HELD_BYTES_MAX", 200_000)
+
+    async def visit() -> None:
+        async with serving() as served:
+            assert (await served.client.put("/v1/topics/t", json={"retain_ms": 3_600_000})).is_success
+            wait = b"GET /v1/topics/t/messages?position=new&wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            put = _LINE + b"Connection: close\r\nContent-Length: 60000\r\n\r\n" + b"x" * 60_000
+            peers = [await served.peer(wait + put) for _ in range(10)]
+            open_connections = served.gateway._server.server_state.connections
+            await eventually(lambda: sum(each._is_discarding for each in open_connections) == 7)
+            await eventually(lambda: served.gateway._server._app.admission.taken == 10)
+            assert await _upload(served, b"y") == 201
+            assert [(await peer.response())[0] for peer in peers] == [200] * 10
+            rest = [await peer.until_closed() for peer in peers]
+            assert rest.count(b"") == 7
+            assert sum(b" 201 " in each for each in rest) == 3
+
+    run(visit())
+
+
+def test_a_long_poll_keeps_no_memory_for_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def visit() -> None:
+        async with serving(buffer_bytes_max=_RESERVED) as served:
+            assert (await served.client.put("/v1/topics/t/subscriptions/s", json={"sharing": {}})).is_success
+
+            async def padded() -> AsyncIterator[bytes]:
+                yield b'{"member": "m", "number": 1, "wait_ms": 60000}'
+                for _ in range(10):
+                    yield b" " * 10_000
+
+            take = asyncio.ensure_future(served.client.post("/v1/topics/t/subscriptions/s/take", content=padded()))
+            await eventually(lambda: served.gateway._server._app.admission.taken)
+            memory = _memory_of(served)
+            assert (memory.bodies.used_bytes, memory.small_bodies.used_bytes) == (0, 0)
+            assert await _upload(served, b"x" * _LARGE) == 201
+            assert (await take).status_code == 200
+
+    run(visit())
+
+
+def test_a_body_that_was_sent_in_chunks_keeps_no_more_memory_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def visit() -> None:
+        async with serving() as served:
+            puts = _HeldPuts(monkeypatch)
+
+            async def chunks() -> AsyncIterator[bytes]:
+                for _ in range(10):
+                    yield b"x" * 10_000
+
+            path = "/v1/topics/t/messages?create=true"
+            put = asyncio.ensure_future(served.client.post(path, content=chunks()))
+            await eventually(lambda: served.gateway._server._app.admission.taken)
+            memory = _memory_of(served)
+            assert 0 < memory.bodies.used_bytes + memory.small_bodies.used_bytes <= 200_000
+            puts.may_end.set()
+            assert (await put).status_code == 201
 
     run(visit())
 

@@ -63,6 +63,26 @@ def test_a_client_that_waits_for_its_responses_goes_ahead_of_pipelined_requests(
     run(visit())
 
 
+def test_few_pipelined_requests_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_PIPELINED_MAX", 1)
+    monkeypatch.setattr(app, "_PIPELINED_WAITING_MAX", 1)
+    monkeypatch.setattr(turns, "_TURN_S", 60.0)
+
+    async def visit() -> None:
+        async with serving() as served:
+            queries = _HeldQueries(monkeypatch)
+            hasty = []
+            for _ in range(4):
+                hasty.append(await served.peer(_FIRST + _LIST))
+                assert (await hasty[-1].response())[0] == 404
+            # The first one has the turn, and another one waits for it.
+            assert [(await peer.response())[0] for peer in hasty[2:]] == [503] * 2
+            queries.may_end.set()
+            assert [(await peer.response())[0] for peer in hasty[:2]] == [200] * 2
+
+    run(visit())
+
+
 def test_a_connection_that_has_pipelined_requests_and_then_waits_is_served_like_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

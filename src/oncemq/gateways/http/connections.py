@@ -3,7 +3,8 @@ because their client sends or reads nothing.
 
 A connection waits for a request, receives the body of one, or is being answered. Only the first two kinds are closed to
 make space: first those that have never sent a request, then idle ones, then unfinished requests, the oldest of each
-first. All addresses count alike, since a proxy on this machine sends the requests of many clients from one address.
+first. Of a connection that is being answered, what has arrived behind the request is discarded if memory is short. All
+addresses count alike, since a proxy on this machine sends the requests of many clients from one address.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ HEAD_S = 10.0
 UNREAD_S = 20.0
 #: Reading this many bytes restarts that time.
 _READ_BYTES = 64 * 1024
-#: Bytes that connections may hold together, of requests that are not complete, and the same of responses that are not
-#: read, before some of them are closed.
+#: Bytes that connections may hold together, of requests that are not complete or wait behind another one, and the same
+#: of responses that are not read, before some of them are closed.
 HELD_BYTES_MAX = 32 * 2**20
 _SWEEP_S = 1.0
 #: Below this number no connection is worth the reserve.
@@ -38,7 +39,7 @@ class Phase(Enum):
 
 
 class Connection(Protocol):
-    #: Bytes of an unfinished request.
+    #: Bytes of an unfinished request, and of what waits behind the one that is being answered.
     held_bytes: int
 
     @property
@@ -48,6 +49,9 @@ class Connection(Protocol):
     @property
     def has_unfinished_request(self) -> bool:
         """It has sent a part of its next request, or the rest of one that was answered already is missing."""
+
+    def drop_next(self) -> None:
+        """Discard what has arrived behind the request that is being answered, and close after its response."""
 
     def abort(self) -> None:
         """Close it at once, with all that is unsent."""
@@ -106,7 +110,7 @@ class Connections:
             self._by_phase[Phase.IDLE][connection] = _loop().time()
 
     def hold(self, connection: Connection, held_bytes: int) -> None:
-        """Note the bytes of its unfinished request."""
+        """Note what `held_bytes` is now."""
         self._held_bytes += held_bytes - connection.held_bytes
         connection.held_bytes = held_bytes
         while self._held_bytes > HELD_BYTES_MAX and self._evict_holder():
@@ -120,11 +124,16 @@ class Connections:
         return False
 
     def _evict_holder(self) -> bool:
-        for phase in (Phase.NEW, Phase.IDLE, Phase.RECEIVING, Phase.ANSWERING):
+        for phase in (Phase.NEW, Phase.IDLE, Phase.RECEIVING):
             for connection in self._by_phase[phase]:
                 if connection.held_bytes:
                     self._end(connection)
                     return True
+        for connection in self._by_phase[Phase.ANSWERING]:
+            if connection.held_bytes:
+                connection.drop_next()
+                self.hold(connection, 0)
+                return True
         return False
 
     def _end(self, connection: Connection) -> None:

@@ -72,6 +72,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_body = False
         #: What is missing of a body with a known length.
         self._body_left = 0
+        #: What has arrived of a body.
+        self._body_bytes = 0
         self._refusal: tuple[errors.OnceMQError, int] | None = None
         self._is_discarding = False
         #: What is parsed was received before the last response was complete.
@@ -195,8 +197,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _note_held(self) -> None:
         held_bytes = len(self._received) - self._parsed + self._head_bytes
-        if self.cycle is not None and not self.cycle.response_complete:
-            held_bytes += len(self.cycle.body)
+        if (self._is_in_body or self.pipeline) and not self.cycle.response_complete:
+            # The application has taken a part of a small body, and waits for the rest. A large one is counted there.
+            held_bytes += max(len(self.cycle.body), min(self._body_bytes, SMALL_BYTES))
         if held_bytes != self.held_bytes:
             self._open.hold(self, held_bytes)
 
@@ -224,6 +227,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._former_cycle = self.cycle
         super().on_headers_complete()
         self._body_left = _content_length(self.headers)
+        self._body_bytes = 0
         if not self.pipeline:
             self._open.move(self, Phase.RECEIVING)
         if self._body_left > SMALL_BYTES:
@@ -232,6 +236,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
+        self._body_bytes += len(body)
         if self._refusal is None:
             super().on_body(body)
 
@@ -262,9 +267,22 @@ class BoundedProtocol(HttpToolsProtocol):
                 return
         else:
             self._open.move(self, Phase.RECEIVING if self._is_in_body else Phase.ANSWERING)
+            self._note_held()
         if self._received:
             self._is_ahead = True
             self.loop.call_soon(self._parse)
+
+    def drop_next(self) -> None:
+        self._is_discarding = True
+        self._received, self._parsed = b"", 0
+        if self.pipeline:
+            assert self._former_cycle is not None
+            self.pipeline.clear()
+            self.cycle = self._former_cycle
+        self.cycle.keep_alive = False
+        # What arrives now is discarded, and the end of the connection is noticed.
+        self.flow.hold(False)
+        self.flow.resume_reading()
 
     def _refuse(self, error: errors.OnceMQError, status: int) -> None:
         """Send an error response, unless another response is being sent, and end the connection."""

@@ -36,6 +36,8 @@ _PART_BYTES = 128 * 1024
 #: How many pipelined requests of all connections are processed at a time. Clients that wait for their responses go
 #: ahead of the others.
 _PIPELINED_MAX = 2
+#: How many wait for that: their bodies, which nobody has read yet, are in memory.
+_PIPELINED_WAITING_MAX = 500
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -116,6 +118,8 @@ class App:
         if not scope.get("extensions", {}).get(IS_PIPELINED):
             return await self._answer(scope, receive, send, memory)
         await memory.drain()
+        if self._pipelined.waiting >= _PIPELINED_WAITING_MAX:
+            raise errors.Overloaded("there are too many pipelined requests at the moment")
         turn = await self._pipelined.take()
         try:
             return await self._answer(scope, receive, send, memory)
@@ -169,6 +173,9 @@ class App:
         waits = endpoint.waits and bool(_wait_ms_of(call))
         places = self.admission.places_for(endpoint, waits=waits)
         places.enter()
+        if waits:
+            # What it is decoded to is small.
+            memory.release_body()
         try:
             working = endpoint.handler(call)
             answer = await (self._while_connected(working, receive) if waits else working)

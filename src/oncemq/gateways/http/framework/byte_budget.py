@@ -83,6 +83,14 @@ class ByteBudget:
         self._holders.add(reservation)
         return reservation
 
+    def reserve_now(self, wanted_bytes: int) -> Reservation | None:
+        """Reserve without waiting, for a client that has nothing to send or to read. Returns None if there is no
+        space."""
+        if self._waiting or not self._fits(wanted_bytes):
+            return None
+        self.used_bytes += wanted_bytes
+        return Reservation(self, wanted_bytes, lambda: None)
+
     def _fits(self, wanted_bytes: int) -> bool:
         return self.used_bytes + wanted_bytes <= self._capacity_bytes
 

@@ -1,6 +1,5 @@
-"""What one request may keep in memory: a large body and a large response are reserved before they exist.
-
-Small ones are not counted here; their number is limited with that of the connections.
+"""What one request may keep in memory: a large body and a large response are reserved before they exist, a small body
+when it is complete. Small responses are not counted here; their number is limited with that of the connections.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from typing import Any, Protocol
 from oncemq.gateways.http.framework.byte_budget import ByteBudget, Reservation
 from oncemq.gateways.http.framework.turns import Turn, Turns
 from oncemq.gateways.http.settings import GatewaySettings
+from oncemq.protocol import errors
 
-#: A body up to this size, and a response of about this size, reserves nothing.
+#: A body up to this size, and a response of about this size, need not wait for memory.
 SMALL_BYTES = 64 * 1024
 #: Name of an extension in the ASGI scope: the client's connection, a `ClientConnection`.
 CONNECTION = "oncemq.connection"
@@ -59,6 +59,8 @@ class GatewayMemory:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self.bodies = ByteBudget(settings.buffer_bytes_max)
+        #: Complete ones, as they were received. Unfinished ones are limited by `connections.Connections`.
+        self.small_bodies = ByteBudget(settings.buffer_bytes_max)
         self.replies = ByteBudget(settings.buffer_bytes_max)
         self.large_replies = Turns(_LARGE_REPLIES_MAX)
 
@@ -85,6 +87,21 @@ class RequestMemory:
         self._body = await self._memory.bodies.reserve(_COPIES * body_bytes, self._connection.abort)
         self._body.start_transfer()
         return self._body
+
+    def keep_body(self, body_bytes: int) -> None:
+        """The body is complete, and has this size. Raises Overloaded if there is no space for a small one."""
+        if self._body is not None:
+            self._body.end_transfer()
+            self._body.shrink(_COPIES * body_bytes)
+        elif body_bytes:
+            self._body = self._memory.small_bodies.reserve_now(body_bytes)
+            if self._body is None:
+                raise errors.Overloaded("there are too many requests at the moment")
+
+    def release_body(self) -> None:
+        """The request needs its body no more. May be called more than once."""
+        if self._body is not None:
+            self._body.release()
 
     async def reserve_reply(self, reply_bytes: int) -> None:
         """Wait until there is space for messages of this size. Releases what was reserved for the messages before.
@@ -130,9 +147,9 @@ class RequestMemory:
 
     def release(self) -> None:
         self._end_turn()
-        for reservation in (self._body, self._reply):
-            if reservation is not None:
-                reservation.release()
+        self.release_body()
+        if self._reply is not None:
+            self._reply.release()
 
 
 #: The memory of the request that the running task serves.

@@ -216,8 +216,7 @@ class _BodyReader:
                 until_s += now_s() - waited_from_s
             if self._reservation is not None:
                 self._reservation.note_moved(len(part))
-        if self._reservation is not None:
-            self._reservation.end_transfer()
+        self._memory.keep_body(size)
         return b"".join(parts)
 
     async def _reserve(self, body_bytes: int) -> None:

@@ -30,8 +30,13 @@ class Turns:
 
     def __init__(self, count_max: int) -> None:
         self._free = asyncio.Semaphore(count_max)
+        self.waiting = 0
 
     async def take(self) -> Turn:
         """Wait for a turn. It ends automatically after some time."""
-        await self._free.acquire()
+        self.waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self.waiting -= 1
         return Turn(self._free)
