@@ -108,7 +108,7 @@ def _first_message(topic: str, reply: GetReply, payloads: Sequence[Frame]) -> Me
         return None
     head = reply.batches[0]
     payload = verified_payload(topic, head.first_offset, payloads[0], head.checksum)
-    return decode_stored(payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, 1)[0]
+    return decode_stored(payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, 1, head.count)[0]
 
 
 async def retry_when_stale(

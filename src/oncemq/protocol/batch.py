@@ -11,6 +11,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
@@ -318,14 +319,24 @@ def decode_batch(
 
 
 def decode_stored(
-    payload: bytes, topic: str, topic_id: int, first_offset: int, timestamp_ms: int, skip: int, count: int
+    payload: bytes,
+    topic: str,
+    topic_id: int,
+    first_offset: int,
+    timestamp_ms: int,
+    skip: int,
+    count: int,
+    stored_count: int = 0,
 ) -> list[Message]:
-    """Decode `count` messages of a stored batch, from message `skip` on.
+    """Decode `count` messages of a stored batch, from message `skip` on. `stored_count` is how many the batch has from
+    there on, if that is more.
 
-    Raises Undecodable, or Unsupported for an encoding of a later version. The error says how to go past them."""
+    Raises Undecodable, or Unsupported for an encoding of a later version. The error says how to go past them, and past
+    those behind them that can't be decoded either."""
     try:
         return decode_batch(payload, topic, topic_id, first_offset, timestamp_ms, skip, skip + count)
     except errors.OnceMQError as error:
+        count = max(count, _undecodable_count(payload, skip, stored_count))
         last = first_offset + count - 1
         which = f"offset {first_offset}" if count == 1 else f"offsets {first_offset} to {last}"
         text = (
@@ -333,6 +344,17 @@ def decode_stored(
             f"or seek the subscription to {last + 1}"
         )
         raise errors.Undecodable(text) if isinstance(error, errors.Malformed) else type(error)(text) from None
+
+
+def _undecodable_count(payload: bytes, skip: int, count: int) -> int:
+    """Return how many of `count` messages can't be decoded, from message `skip` to the first one that can."""
+    with suppress(errors.OnceMQError):
+        columns = split(payload)
+        for index in range(skip, min(skip + count, columns.count)):
+            with suppress(errors.OnceMQError):
+                _headers(columns, index)
+                return index - skip
+    return count
 
 
 def _key(columns: Columns, index: int) -> bytes | None:

@@ -110,7 +110,9 @@ def decode_messages(topic: str, reply: GetReply, payloads: Sequence[Frame], limi
         count = min(head.count, limit - len(messages))
         payload = verified_payload(topic, head.first_offset, frame, head.checksum)
         try:
-            messages += decode_stored(payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, count)
+            messages += decode_stored(
+                payload, topic, reply.topic_id, head.first_offset, head.time_ms, head.skip, count, head.count
+            )
         except errors.Undecodable:
             if messages:
                 return messages, True
