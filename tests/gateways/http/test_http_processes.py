@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from oncemq.testing.broker_process import BrokerProcess
-from tests.acceptance.processes import SMALL
+from tests.acceptance.processes import SMALL, wait_until
 from tests.forking import ForkedBroker
 from tests.gateways.http.processes import GatewayProcess
 
@@ -140,6 +141,43 @@ def test_a_broker_that_is_killed_behind_the_gateway_stores_each_put_once(
     callers.wait_for_more()
     callers.stop()
     check_once(gateway, "killed-broker", callers)
+
+
+def test_puts_in_flight_when_the_broker_is_killed_have_an_unknown_outcome_and_are_stored_once_when_repeated(
+    gateway: GatewayProcess, broker: BrokerProcess
+) -> None:
+    make_topic(gateway, "in-flight")
+    requests: list[dict[str, Any]] = [
+        {"url": "/topics/in-flight/messages", "content": "a", "headers": {"Idempotency-Key": "in-flight a"}},
+        {"url": "/topics/in-flight/messages", "json": {"messages": [{"value": "b"}, {"value": "c"}]}},
+        {"url": "/topics/in-flight/messages", "content": "d"},
+    ]
+    with client_of(gateway) as client, ThreadPoolExecutor(len(requests)) as pool:
+        broker.pause()
+        try:
+            answers = [pool.submit(client.post, **request) for request in requests]
+            wait_until(lambda: unread_bytes(broker) > 0, "the puts are sent")
+        finally:
+            broker.kill()
+        for answer in answers:
+            response = answer.result(DEADLINE_S)
+            assert response.status_code == 503, response.text
+            assert response.json()["code"] == "BROKER_AWAY"
+            assert "Repeat" in response.json()["advice"]
+        broker.start()
+        again = until_answered(lambda: client.post(**requests[0]))
+        assert again.status_code == 201
+        assert until_answered(lambda: client.post(**requests[0])).json() == again.json()
+        page = until_answered(lambda: client.get("/topics/in-flight/messages", params={"position": 0})).json()
+        found = Counter(message["value"] for message in page["messages"])
+        assert found["a"] == max(found.values()) == 1
+
+
+def unread_bytes(broker: BrokerProcess) -> int:
+    """Return what the broker's process has not read of what was sent to it."""
+    port = int(broker.url.rpartition(":")[2])
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(int(line[4].partition(":")[2], 16) for line in lines if int(line[1].partition(":")[2], 16) == port)
 
 
 def test_messages_stream_over_a_socket_and_end_with_the_gateway(gateway: GatewayProcess) -> None:
