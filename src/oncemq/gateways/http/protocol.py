@@ -261,8 +261,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if not is_next_started:
             self._open.move(self, Phase.IDLE)
             self._open.hold(self, 0)
-            if self._is_in_body and not 0 < self._body_left <= SMALL_BYTES:
-                # It was answered before it was complete: nobody needs the rest.
+            if self._is_discarding or (self._is_in_body and not 0 < self._body_left <= SMALL_BYTES):
+                # What came behind it was discarded; or it was answered before it was complete: nobody needs the rest.
                 self._linger()
                 return
         else:
@@ -279,7 +279,6 @@ class BoundedProtocol(HttpToolsProtocol):
             assert self._former_cycle is not None
             self.pipeline.clear()
             self.cycle = self._former_cycle
-        self.cycle.keep_alive = False
         # What arrives now is discarded, and the end of the connection is noticed.
         self.flow.hold(False)
         self.flow.resume_reading()
@@ -307,7 +306,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.hold(False)
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.loop.call_later(_LINGER_S, self.transport.abort)
+        self.loop.call_later(_LINGER_S, self._end_lingering)
+
+    def _end_lingering(self) -> None:
+        if self.unread_bytes and not self.transport.is_closing():
+            # `Connections` ends it if the client does not read the response at all.
+            self.loop.call_later(_LINGER_S, self._end_lingering)
+        else:
+            self.transport.abort()
 
 
 def _content_length(headers: list[tuple[bytes, bytes]]) -> int:
