@@ -55,6 +55,9 @@ class Peer:
         fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
         return int(head.split(b" ")[1]), await self._reader.readexactly(int(fields.get(b"content-length", b"0")))
 
+    async def read_until(self, end: bytes) -> bytes:
+        return await self._reader.readuntil(end)
+
     async def until_closed(self) -> bytes:
         """Return what comes before the connection is closed."""
         received = b""
@@ -62,9 +65,6 @@ class Peer:
             while part := await self._reader.read(1 << 16):
                 received += part
         return received
-
-    async def read_until(self, end: bytes) -> bytes:
-        return await self._reader.readuntil(end)
 
     def close(self) -> None:
         self._writer.close()
