@@ -34,6 +34,7 @@ _FLAGS = (
     "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )
+_PAGE_LEFT = ("Inspected target navigated or closed", "Execution context was destroyed.")
 _TIMEOUT_S = 60.0
 
 Json = dict[str, Any]
@@ -41,6 +42,10 @@ Json = dict[str, Any]
 
 def find() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class PageLeft(Exception):
+    """The browser left the page before it answered."""
 
 
 class Browser:
@@ -76,8 +81,10 @@ class Browser:
 
     def open(self, url: str) -> None:
         """Open a page. Returns when it and its resources are loaded."""
-        self._call("Page.navigate", url=url)
-        self.wait_for(f"location.href.startsWith({json.dumps(url)}) && document.readyState === 'complete'")
+        self.evaluate("void (window.isLeft = true)")
+        is_new = "loaderId" in self._call("Page.navigate", url=url)
+        is_loaded = f"location.href.startsWith({json.dumps(url)}) && document.readyState === 'complete'"
+        self.wait_for(f"!window.isLeft && {is_loaded}" if is_new else is_loaded)
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of a JavaScript expression in the page."""
@@ -86,11 +93,17 @@ class Browser:
         return found["result"].get("value")
 
     def wait_for(self, expression: str) -> None:
-        """Wait until a JavaScript expression is true."""
+        """Wait until a JavaScript expression is true, on whichever page the browser is then."""
         until_s = time.monotonic() + _TIMEOUT_S
-        while not self.evaluate(f"Boolean({expression})"):
+        while not self._is_true(expression):
             assert time.monotonic() < until_s, f"never true: {expression}"
             time.sleep(0.02)
+
+    def _is_true(self, expression: str) -> bool:
+        try:
+            return bool(self.evaluate(f"Boolean({expression})"))
+        except PageLeft:
+            return False
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -110,6 +123,8 @@ class Browser:
         while True:
             message = self._receive()
             if message.get("id") == number:
+                if "error" in message and message["error"]["message"] in _PAGE_LEFT:
+                    raise PageLeft(method)
                 assert "error" not in message, f"{method}: {message['error']}"
                 result: Json = message["result"]
                 return result

@@ -139,7 +139,7 @@ def test_a_foreign_page_consumes_nothing(gateway: Gateway, foreign: str, browser
         assert any(one.startswith(gateway.url) for one in browser.requests), name
         assert gateway.state() == before, name
     browser.open(foreign)
-    browser.evaluate(f"void (location = {gateway.url + path!r})")
+    browser.evaluate(f"void setTimeout(() => {{ location = {gateway.url + path!r} }})")
     browser.wait_for(f"location.href.startsWith({gateway.url!r})")
     assert gateway.state() == before
 
