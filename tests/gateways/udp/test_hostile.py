@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from examples.datagrams.peers import FROM_THE_EARLIEST, Publisher, Subscriber
 
+from oncemq.gateways.subscription import OpenSubscription
+from oncemq.gateways.udp.settings import WINDOW
 from oncemq.testing.broker_process import BrokerProcess
 from tests.gateways.hosts import TIMEOUT_S
 from tests.gateways.udp.rig import GatewayProcess, GatewayThread, wait_until
@@ -80,6 +83,54 @@ def test_what_is_held_for_a_subscriber_that_acks_nothing_is_dropped_and_fetched_
             got = [int(content) for _, (_, content) in zip(range(500), subscriber.messages(TIMEOUT_S), strict=False)]
         assert got == list(range(500))
         wait_until(lambda: gateway.gateway._context._held_bytes == 0, "nothing is held")
+    finally:
+        gateway.stop()
+
+
+def store_batch(broker: BrokerProcess, topic: str, count: int) -> None:
+    with broker.connect() as client:
+        client.create_topic(topic, retain_ms=3_600_000)
+        client.put_many(topic, [b"%d" % number for number in range(count)])
+
+
+def test_a_subscriber_with_a_full_window_delays_no_other(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncemq.gateways.udp.extended.delivery._HOLD_S", 10 * TIMEOUT_S)
+    monkeypatch.setattr("oncemq.gateways.udp.context.FETCHES_MAX", 1)
+    store_batch(broker, "backlog", 500)
+    gateway = GatewayThread([broker.url], name="patient")
+    try:
+        with closing(Subscriber(gateway.address, "backlog", "slow", position=FROM_THE_EARLIEST)):
+            wait_until(lambda: gateway.counter("messages_out") == WINDOW, "the window is full")
+            serve_somebody(gateway.address, "beside a full window")
+    finally:
+        gateway.stop()
+
+
+@pytest.mark.parametrize("limit", ["_HOLD_S", "_HOLD_TOTAL_S"])
+def test_a_slow_subscriber_has_its_batch_fetched_once_for_many_messages(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(f"oncemq.gateways.udp.extended.delivery.{limit}", 0.0)
+    fetches = 0
+    get = OpenSubscription.get
+
+    async def note(self: OpenSubscription, position: int, bytes_max: int, wait_ms: int = 0, ack: int = -1) -> Any:
+        nonlocal fetches
+        fetches += wait_ms == 0
+        return await get(self, position, bytes_max, wait_ms, ack)
+
+    monkeypatch.setattr(OpenSubscription, "get", note)
+    store_batch(broker, f"slowly {limit}", 320)
+    gateway = GatewayThread([broker.url], name="slowly")
+    try:
+        with closing(Subscriber(gateway.address, f"slowly {limit}", "slow", position=FROM_THE_EARLIEST)) as subscriber:
+            for number in range(320):
+                subscriber.wait(lambda number=number: subscriber._next > number, TIMEOUT_S)  # type: ignore[misc]
+                subscriber.position = number + 1
+                subscriber.finish()
+        assert 1 < fetches <= 320 // (WINDOW // 2)
     finally:
         gateway.stop()
 

@@ -34,7 +34,7 @@ WAITING_BYTES_TOTAL_MAX = 64 * 1024 * 1024
 #: Messages that were fetched for subscribers whose window is full. A delivery may hold the first part in any case.
 HELD_BYTES_MAX = 32 * 1024 * 1024
 HELD_BYTES_FREE = 128 * 1024
-#: Deliveries that fetch and send stored messages at a time.
+#: Deliveries that fetch stored messages at a time.
 FETCHES_MAX = 8
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 
 from oncemq.gateways.batches import iterate_values, verified_batches
@@ -19,11 +20,14 @@ from oncemq.gateways.udp.extended.send_window import SendWindow
 from oncemq.gateways.udp.settings import WINDOW, WINDOW_BYTES
 from oncemq.gateways.udp.tokens import Address
 from oncemq.protocol import errors
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.replies import GetReply
 
 _GET_BYTES = 64 * 1024
 _PAUSE_S = 0.2
-#: How long fetched messages wait for space in the window.
+#: How long fetched messages wait for space in the window: each one, and all of them together.
 _HOLD_S = 0.2
+_HOLD_TOTAL_S = 5.0
 #: Packets that are due within this time are sent together.
 _TIMER_MS_MIN = 1.0
 _NEVER = float("inf")
@@ -59,6 +63,8 @@ class Delivery:
         self._has_space = asyncio.Event()
         #: There are messages to fetch without waiting.
         self._has_backlog = True
+        #: The subscriber was too slow for what was fetched last, which was dropped.
+        self._is_slow = False
         self._ack_task: asyncio.Task[None] | None = None
         self._timer: asyncio.Handle | None = None
         self._timer_ms = _NEVER
@@ -123,32 +129,35 @@ class Delivery:
 
     async def _advance(self, position: int) -> int:
         """Get and send the messages from a position on. Returns the next position. Raises Overloaded."""
-        while not await self._is_space_soon():
-            pass
-        if self._has_backlog:
-            # A get returns at least one batch, which may be large.
-            async with self._context.fetches:
-                return await self._fetch(position, 0)
-        return await self._fetch(position, self._context.settings.wait_ms)
-
-    async def _fetch(self, position: int, wait_ms: int) -> int:
-        reply, payloads = await self._subscription.get(position, _GET_BYTES, wait_ms)
+        # A slow subscriber has its messages fetched again many at a time: their batch may be large.
+        while not (self._window.is_half_free if self._is_slow else self._window.has_capacity):
+            self._has_space.clear()
+            await self._has_space.wait()
+        reply, payloads = await self._get(position)
         with self._context.holding(sum(map(len, payloads))):
+            until_s = time.monotonic() + _HOLD_TOTAL_S
             for offset, value in iterate_values(verified_batches(self.topic, reply, payloads)):
-                if not await self._is_space_soon():
-                    # A subscriber that acks nothing must not hold what was fetched.
-                    self._has_backlog = True
+                if not await self._is_space_soon(until_s):
+                    self._has_backlog = self._is_slow = True
                     return offset
                 self._send_message(offset, value)
         self._has_backlog = reply.end_offset > reply.next_position
+        self._is_slow = False
         return reply.next_position
 
-    async def _is_space_soon(self) -> bool:
-        """Wait for space in the window for at most `_HOLD_S`."""
+    async def _get(self, position: int) -> tuple[GetReply, Sequence[Frame]]:
+        if not self._has_backlog:
+            return await self._subscription.get(position, _GET_BYTES, self._context.settings.wait_ms)
+        # A get returns at least one batch, which may be large.
+        async with self._context.fetches:
+            return await self._subscription.get(position, _GET_BYTES)
+
+    async def _is_space_soon(self, until_s: float) -> bool:
+        """Wait for space in the window for at most `_HOLD_S`, and not beyond `until_s`."""
         if not self._window.has_capacity:
             self._has_space.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._has_space.wait(), _HOLD_S)
+                await asyncio.wait_for(self._has_space.wait(), min(_HOLD_S, until_s - time.monotonic()))
         return self._window.has_capacity
 
     def _send_message(self, offset: int, value: bytes) -> None:

@@ -70,8 +70,18 @@ class SendWindow:
 
     @property
     def has_capacity(self) -> bool:
+        return self._has_free(1)
+
+    @property
+    def is_half_free(self) -> bool:
+        return self._has_free(2)
+
+    def _has_free(self, part: int) -> bool:
+        """Whether less than 1/`part` of the window is taken."""
         packets_max = self._packets_max if self._has_bitmap else min(self._packets_max, int(self._burst))
-        return not self._in_flight or (len(self._in_flight) < packets_max and self._bytes < self._bytes_max)
+        return not self._in_flight or (
+            part * len(self._in_flight) < packets_max and part * self._bytes < self._bytes_max
+        )
 
     # Sending.
 
