@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from oncemq.protocol import errors
@@ -11,6 +12,8 @@ from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import BatchHead, GetReply
 
 log = logging.getLogger("oncemq.gateways")
+
+Skipped = type[errors.Refused] | tuple[type[errors.Refused], ...]
 
 
 def verified_payload(topic: str, first_offset: int, frame: Frame, expected: int) -> bytes:
@@ -29,16 +32,20 @@ def verified_batches(topic: str, reply: GetReply, payloads: Sequence[Frame]) -> 
     ]
 
 
-def iterate_values(batches: Sequence[tuple[BatchHead, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Yield offsets and values. They are cut out one at a time, since a batch may hold a million messages. What can't
-    be decoded is skipped and logged: datagrams have no way to report it, and others wait behind it."""
+def iterate_values(
+    topic: str, batches: Sequence[tuple[BatchHead, bytes]], skipped: Skipped, counters: Counter[str]
+) -> Iterator[tuple[int, bytes]]:
+    """Yield offsets and values. They are cut out one at a time, since a batch may hold a million messages. A batch that
+    can't be decoded because of a `skipped` error is skipped, counted and logged. Raises the others: Malformed, and
+    Unsupported for an encoding of a later version."""
     for head, payload in batches:
         try:
             columns = split(payload)
             if not 0 <= head.skip <= head.skip + head.count <= columns.count:
                 raise errors.Malformed(f"messages up to {head.skip + head.count} of a batch of {columns.count}")
-        except errors.OnceMQError as error:
-            log.error("the batch at offset %d can't be decoded, and is skipped: %s", head.first_offset, error.text)
+        except skipped as error:
+            counters["batches_unreadable"] += 1
+            log.error("offset %d of '%s' can't be decoded, and is skipped: %s", head.first_offset, topic, error.text)
             continue
         ends, at = columns.value_offsets, columns.values_at
         for index in range(head.skip, head.skip + head.count):

@@ -136,7 +136,9 @@ class Delivery:
         reply, payloads = await self._get(position)
         with self._context.holding(sum(map(len, payloads))):
             until_s = time.monotonic() + _HOLD_TOTAL_S
-            for offset, value in iterate_values(verified_batches(self.topic, reply, payloads)):
+            batches = verified_batches(self.topic, reply, payloads)
+            # Nobody can ever decode a malformed batch, and others wait behind it.
+            for offset, value in iterate_values(self.topic, batches, errors.Malformed, self._context.counters):
                 if not await self._is_space_soon(until_s):
                     self._has_backlog = self._is_slow = True
                     return offset

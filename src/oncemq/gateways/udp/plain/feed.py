@@ -27,6 +27,8 @@ _OPEN_S = 5.0
 _PAUSE_S = 0.2
 #: Messages that are sent in one turn of the event loop.
 _MESSAGES_PER_TURN = 32
+#: Plain packets can't report these.
+_SKIPPED = (errors.Malformed, errors.Unsupported)
 
 
 class Feed:
@@ -117,14 +119,11 @@ class Feed:
             if reply.next_position > position:
                 await opened.ack(reply.next_position)
                 position = reply.next_position
-            try:
-                for count, (offset, value) in enumerate(iterate_values(batches)):
-                    self._publish(offset, value)
-                    if count % _MESSAGES_PER_TURN == _MESSAGES_PER_TURN - 1:
-                        await asyncio.sleep(0)
-            except errors.Malformed as error:
-                self._context.counters["batches_unreadable"] += 1
-                log.warning("a batch of '%s' can't be decoded, and is skipped: %s", self.topic, error)
+            values = iterate_values(self.topic, batches, _SKIPPED, self._context.counters)
+            for count, (offset, value) in enumerate(values):
+                self._publish(offset, value)
+                if count % _MESSAGES_PER_TURN == _MESSAGES_PER_TURN - 1:
+                    await asyncio.sleep(0)
 
     def _publish(self, offset: int, value: bytes) -> None:
         packet = packets.format_message(self.topic, value)
