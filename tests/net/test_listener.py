@@ -75,3 +75,16 @@ def test_a_message_that_is_faster_than_the_news_of_its_connection_is_counted() -
     assert listener.accept(1_000_000).delivered == 5
     listener.note_received(frame, 5, b"peer")
     assert listener.connections[1_000_000].delivered == 10
+
+
+def test_only_replies_that_are_dropped_are_counted() -> None:
+    counters = Counters(logging.getLogger("test"))
+    listener = Listener("a test", LIMITS, counters)
+    frame = type("Frame", (), {"get": lambda *_: 1_000_000})()
+    listener.note_received(frame, 5, b"peer")
+    assert listener.is_reading(b"peer")
+    listener.note_sent(b"peer", LIMITS.peer_bytes_max + 1)
+    assert not listener.is_reading(b"peer")
+    assert not counters.counts
+    listener.note_dropped(b"peer")
+    assert counters["replies_dropped"] == 1

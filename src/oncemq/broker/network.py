@@ -39,7 +39,7 @@ class Network(Protocol):
         """Return what has arrived. If there is nothing, wait for at most `wait_ms`."""
 
     def is_reading(self, peer: bytes) -> bool:
-        """Whether a peer reads what is sent to it. Otherwise a response to it would be dropped."""
+        """Whether a peer reads what is sent to it. If not, the response is dropped, and counted as such."""
 
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
         """Send to a peer. If the peer is gone, the frames are dropped: the client sends its request again."""
@@ -106,7 +106,10 @@ class ZmqNetwork:
         return frames, size
 
     def is_reading(self, peer: bytes) -> bool:
-        return self._listener.is_reading(peer)
+        is_reading = self._listener.is_reading(peer)
+        if not is_reading:
+            self._listener.note_dropped(peer)
+        return is_reading
 
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
         size = sum(wire_bytes(len(frame)) for frame in frames)

@@ -104,6 +104,11 @@ class ZmqReader:
         """Whether a peer reads what it is sent. If not, `send` raises zmq.Again."""
         return self._listener is None or self._listener.is_reading(peer)
 
+    def note_dropped(self, peer: bytes) -> None:
+        """Count a message that was not sent, because the peer does not read."""
+        if self._listener is not None:
+            self._listener.note_dropped(peer)
+
     @property
     def socket(self) -> Any:
         """The socket itself, for sending many messages. Call `read_soon` afterwards."""

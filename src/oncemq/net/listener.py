@@ -74,18 +74,26 @@ class Listener:
 
     def is_reading(self, peer: bytes) -> bool:
         """Whether a peer reads its replies. If not, the next one must not be sent."""
+        return not self._unread_problem(peer)
+
+    def note_dropped(self, peer: bytes) -> None:
+        """Count a reply that was not sent."""
+        why = self._unread_problem(peer) or "it does not read them"
+        self.counters.report("replies_dropped", f"a reply to a peer of {self.name} was not sent: {why}")
+
+    def _unread_problem(self, peer: bytes) -> str:
         connection = self._peers.get(peer)
         if connection is None:
-            return True
+            return ""
         if connection.sent - connection.acked > self.limits.peer_bytes_max:
             connection.refresh_acked()
             if connection.unread > self.limits.peer_bytes_max:
-                return self._refuse("it does not read them")
+                return "it does not read them"
         if self._unread > self.limits.peers_bytes_max and connection.unread > _SMALL_BYTES:
             self._measure_unread()
             if self._unread > self.limits.peers_bytes_max:
-                return self._refuse("all peers together have too many replies that they have not read")
-        return True
+                return "all peers together have too many replies that they have not read"
+        return ""
 
     def note_sent(self, peer: bytes, size: int) -> None:
         """Count a reply of `size` bytes on the wire, before it is sent. A negative size takes it back."""
@@ -93,10 +101,6 @@ class Listener:
         if connection is not None:
             connection.sent += size
             self._unread += size
-
-    def _refuse(self, why: str) -> bool:
-        self.counters.report("replies_dropped", f"a reply to a peer of {self.name} was not sent: {why}")
-        return False
 
     def _measure_unread(self) -> None:
         waiting = [each for each in list(self.connections.values()) if each.unread]

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any, cast
 
+import pytest
 import zmq
 
 from oncemq.gateways.push.ack_server import AckServer
@@ -51,6 +52,22 @@ def test_requests_are_bounded_in_bytes() -> None:
         dealer.send_multipart([request, bytes(40_000)])
         await until(lambda: are_answered(6), "it is answered")
         assert [answer["type"] for answer in answers] == 3 * ["error"] + 3 * ["ack_published"]
+        dealer.close(0)
+        await server.stop(1.0)
+
+    asyncio.run(ask())
+
+
+def test_an_answer_that_is_not_read_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncemq.net.listener.Listener.is_reading", lambda *_: False)
+
+    async def ask() -> None:
+        settings, counters, nobody = PushSettings(acks="inproc://unread"), Counters(), cast(Any, None)
+        server = AckServer(settings, nobody, nobody, counters)
+        dealer: Any = zmq.Context.instance().socket(zmq.DEALER)
+        dealer.connect(settings.acks)
+        dealer.send(b"{}")
+        await until(lambda: counters["replies_dropped"] == 1, "the answer is dropped")
         dealer.close(0)
         await server.stop(1.0)
 

@@ -44,3 +44,26 @@ def test_nothing_is_got_for_a_peer_that_does_not_read_its_replies(
         assert answered == [b"put orders y"]
         is_blocked.clear()
         assert dealer.recv() == b"OK x"
+
+
+def test_a_reply_that_is_dropped_is_counted_and_a_request_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = GatewayThread(patience_ms=1)
+    try:
+        socket = gateway.gateway._peers._socket
+        questions: list[bytes] = []
+
+        def is_reading(peer: bytes) -> bool:
+            """The third question is the first one after the request was performed."""
+            questions.append(peer)
+            return len(questions) == 2
+
+        assert socket._listener is not None
+        monkeypatch.setattr(socket._listener, "is_reading", is_reading)
+        with dealing(gateway.url) as dealer:
+            dealer.send(b"sub orders alice")
+            counters = gateway.gateway._peers.counters
+            wait_until(lambda: bool(counters.counts), "the reply is dropped")
+        assert counters.counts == {"replies_dropped": 1}
+        assert len(questions) > 3
+    finally:
+        gateway.stop()

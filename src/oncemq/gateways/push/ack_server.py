@@ -7,7 +7,6 @@ answer      [JSON]
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 import zmq
@@ -117,8 +116,12 @@ class AckServer:
 
     def _send(self, envelope: list[bytes], answer: Answer) -> None:
         # A peer that has gone, or does not read, asks again.
-        with contextlib.suppress(zmq.ZMQError):
+        try:
             self._socket.send([*envelope, encode(answer)])
+        except zmq.Again:
+            self._socket.note_dropped(envelope[0])
+        except zmq.ZMQError:
+            pass
 
     async def stop(self, drain_s: float) -> None:
         """Requests in progress have `drain_s` to be answered."""

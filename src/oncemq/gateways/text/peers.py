@@ -149,7 +149,7 @@ class Peers:
         try:
             # Nothing is fetched for a peer that does not read.
             if not await self._patiently(lambda: self._socket.is_reading(waiting.envelope[0])):
-                log.warning("a request was dropped: the peer does not read its replies")
+                self.counters.report("requests_dropped", "a request was dropped: the peer does not read its replies")
                 return
             reply = await self._answer(waiting.body)
         finally:
@@ -158,7 +158,7 @@ class Peers:
 
     async def _send(self, envelope: Envelope, reply: bytes) -> None:
         if not await self._patiently(lambda: self._is_sent(envelope, reply)):
-            log.warning("a reply was dropped: the peer does not read its replies")
+            self._socket.note_dropped(envelope[0])
 
     def _is_sent(self, envelope: Envelope, reply: bytes) -> bool:
         try:
