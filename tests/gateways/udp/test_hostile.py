@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -143,3 +145,35 @@ def test_one_source_leaves_room_for_others(broker: BrokerProcess) -> None:
         serve_somebody(gateway.address, "beside a claimer")
     finally:
         gateway.stop()
+
+
+def test_a_peer_that_leaves_or_moves_makes_room_for_others_of_its_source(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # All ports of a remote host are one source.
+    monkeypatch.setattr("oncemq.gateways.udp.tokens.is_loopback", lambda _: False)
+    gateway = GatewayThread([broker.url], name="moving", peers_max=40)
+    server, names = gateway.gateway._extended, itertools.count()
+    with ExitStack() as opened:
+        opened.callback(gateway.stop)
+        peer = udp_peers.HostilePeer(gateway.address)
+        opened.callback(peer.socket.close)
+
+        def is_accepted() -> bool:
+            return bool(peer.hello(1, f"newcomer {next(names)}"))
+
+        publishers = [opened.enter_context(closing(Publisher(gateway.address, f"mover {n}"))) for n in range(16)]
+        assert not is_accepted()
+        publishers.pop().close()
+        wait_until(lambda: len(server) == 15, "it has left")
+        assert [is_accepted(), is_accepted()] == [True, False]
+        mover = publishers.pop()
+        mover.socket.close()
+        mover.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        mover.socket.bind(("127.0.0.2", 0))
+        mover.socket.connect(gateway.address)
+        mover.socket.setblocking(False)
+        mover.put("moving", b"1", create=True)
+        mover.flush()
+        assert [is_accepted(), is_accepted()] == [True, False]
+    assert not server._source_counts

@@ -6,7 +6,7 @@ Publishers and subscribers are identified by their epochs, which are unique at t
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Coroutine
 
 from oncemq.gateways.subscription import open_subscription
@@ -34,8 +34,10 @@ class ExtendedServer:
         self._by_epoch: dict[int, Peer] = {}
         #: Session, or topic and subscriber → the peer.
         self._by_identity: dict[Identity, Peer] = {}
-        #: (identity, nonce) of hellos in progress → their source.
-        self._greeting: dict[tuple[Identity, int], str] = {}
+        #: (identity, nonce) of hellos in progress.
+        self._greeting: set[tuple[Identity, int]] = set()
+        #: Peers and hellos in progress.
+        self._source_counts: Counter[str] = Counter()
         self._succeeded: OrderedDict[tuple[Identity, int], None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -91,26 +93,38 @@ class ExtendedServer:
         elif hello.role == packets.PROVE:
             self._run(self._tell_end(hello, address), hello.nonce, address)
         elif known is not None and known.nonce == hello.nonce:
+            self._count(known.address, -1)
             known.move(address)
+            self._count(address, 1)
             self._welcome_peer(hello, known)
         elif (error := self._refuse(hello)) is not None:
             self._context.send(packets.answer(hello.nonce, error), address)
         elif known is None and (limit := self._reached_limit(address)):
             self._context.send(packets.not_now(hello.nonce, 0, errors.LimitReached.code, limit), address)
         elif (identity, hello.nonce) not in self._greeting:
-            self._greeting[identity, hello.nonce] = source_of(address)
+            self._greeting.add((identity, hello.nonce))
+            self._count(address, 1)
             if not self._run(self._greet(hello, address), hello.nonce, address):
-                del self._greeting[identity, hello.nonce]
+                self._end_greeting(hello, address)
 
     def _reached_limit(self, address: Address) -> str:
         """Return which limit prevents another peer; empty if none does."""
         settings, source = self._context.settings, source_of(address)
         if len(self._by_epoch) + len(self._greeting) >= settings.peers_max:
             return f"the limit of {settings.peers_max} peers is reached"
-        sources = [source_of(peer.address) for peer in self._by_epoch.values()] + list(self._greeting.values())
-        if sources.count(source) >= settings.source_peers_max:
+        if self._source_counts[source] >= settings.source_peers_max:
             return f"the limit of {settings.source_peers_max} peers per source is reached"
         return ""
+
+    def _count(self, address: Address, change: int) -> None:
+        source = source_of(address)
+        self._source_counts[source] += change
+        if not self._source_counts[source]:
+            del self._source_counts[source]
+
+    def _end_greeting(self, hello: packets.Hello, address: Address) -> None:
+        self._greeting.remove((self._identity(hello), hello.nonce))
+        self._count(address, -1)
 
     def _run(self, work: Coroutine[None, None, None], nonce: int, address: Address) -> bool:
         """Start the work for a packet of a peer that is not served yet, or is about to leave."""
@@ -143,7 +157,7 @@ class ExtendedServer:
             self._admit(peer)
             self._welcome_peer(hello, peer)
         finally:
-            self._greeting.pop((self._identity(hello), hello.nonce), None)
+            self._end_greeting(hello, address)
 
     async def _tell_end(self, hello: packets.Hello, address: Address) -> None:
         """Answer a hello that asks for the end of a topic."""
@@ -187,6 +201,7 @@ class ExtendedServer:
         if former is not None:
             self._retire(former)
         self._by_identity[peer.identity] = self._by_epoch[peer.epoch] = peer
+        self._count(peer.address, 1)
 
     def _welcome_peer(self, hello: packets.Hello, peer: Peer) -> None:
         self._welcome(hello, peer.address, peer.epoch, peer.topic_id, peer.position)
@@ -233,6 +248,7 @@ class ExtendedServer:
         if self._by_identity.get(peer.identity) is peer:
             del self._by_identity[peer.identity]
             del self._by_epoch[peer.epoch]
+            self._count(peer.address, -1)
 
     def _retire(self, peer: Peer) -> None:
         """A peer has left or was replaced: a late copy of its hello must be refused."""
