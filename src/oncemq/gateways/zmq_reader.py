@@ -28,15 +28,20 @@ _COMMAND_BYTES = 12
 
 
 class ZmqReader:
-    """Calls `receive` with the frames of each message, and `after_turn` after each turn of reading. Belongs to the
-    event loop that is running when it is created."""
+    """Calls `receive` with the frames of each message, `after_turn` after each turn of reading, and `on_failure` if
+    nothing more can be read. Belongs to the event loop that is running when it is created."""
 
     def __init__(
-        self, kind: int, receive: Callable[[list[bytes]], None], after_turn: Callable[[], None] = lambda: None
+        self,
+        kind: int,
+        receive: Callable[[list[bytes]], None],
+        after_turn: Callable[[], None] = lambda: None,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self.address = ""
         self._receive = receive
         self._after_turn = after_turn
+        self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._is_reading = False
@@ -146,6 +151,11 @@ class ZmqReader:
             try:
                 frames = read()
             except zmq.Again:
+                return
+            except zmq.ZMQError as error:
+                report_failure("reading a socket", error)
+                self.stop_reading()
+                self._on_failure()
                 return
             try:
                 receive(frames)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import zmq
 
@@ -44,6 +45,7 @@ class AckServer:
         subscribers: ReliableSubscribers,
         publishers: ReliablePublishers,
         counters: Counters,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         """Listen. Raises ListenFailed."""
         self._subscribers = subscribers
@@ -52,7 +54,7 @@ class AckServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
         self._bytes_max = settings.buffer_bytes_max
-        self._socket = ZmqReader(zmq.ROUTER, self._receive)
+        self._socket = ZmqReader(zmq.ROUTER, self._receive, on_failure=on_failure)
         self._socket.set(zmq.ROUTER_MANDATORY, 1)
         self._socket.set(zmq.MAXMSGSIZE, settings.message_bytes_max)
         self._socket.set(zmq.SNDHWM, 10_000)

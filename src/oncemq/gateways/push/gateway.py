@@ -65,20 +65,21 @@ class PushGateway:
         started.callback(link.close)
         intake = Intake(self._urls, counters, buffer_bytes_max=settings.buffer_bytes_max)
         started.callback(intake.close)
-        feed = Feed(settings, link, counters)
+        feed = Feed(settings, link, counters, self.on_failure)
         started.push_async_callback(feed.stop)
         subscribers = ReliableSubscribers(settings, link, feed, counters)
         started.push_async_callback(subscribers.stop)
         for work in (lambda: self._resume(feed, subscribers), feed.run, subscribers.run):
             started.push_async_callback(cancel, start(keep_running(work, "push maintenance"), "push maintenance"))
-        server = AckServer(settings, subscribers, ReliablePublishers(link, settings.name), counters)
+        publishers = ReliablePublishers(link, settings.name)
+        server = AckServer(settings, subscribers, publishers, counters, self.on_failure)
         started.push_async_callback(server.stop, _DRAIN_S)
         publish = self._listen_to_publishers(intake)
         started.push_async_callback(_drain, publish, intake)
         self.addresses = [publish.address, *feed.socket.addresses, server.address]
 
     def _listen_to_publishers(self, intake: Intake) -> ZmqReader:
-        publish = ZmqReader(zmq.SUB, intake.add, intake.flush)
+        publish = ZmqReader(zmq.SUB, intake.add, intake.flush, self.on_failure)
         publish.set(zmq.RCVHWM, _INTAKE_MESSAGES_MAX)
         publish.set(zmq.MAXMSGSIZE, self._settings.message_bytes_max)
         publish.socket.setsockopt(zmq.SUBSCRIBE, b"")

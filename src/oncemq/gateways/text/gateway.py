@@ -35,7 +35,7 @@ class TextGateway:
 
     async def start(self) -> None:
         """Listen. Raises ListenFailed. The broker may be unreachable: then requests are answered with an error."""
-        self._peers = Peers(self._settings, self._answer)
+        self._peers = Peers(self._settings, self._answer, self.on_failure)
         self._link = self._broker if isinstance(self._broker, Link) else Link(self._broker, label="text")
         self._server = TextServer(self._link)
         self.addresses = [self._peers.address]

@@ -58,7 +58,12 @@ class _Peer:
 
 
 class Peers:
-    def __init__(self, settings: TextSettings, answer: Callable[[list[bytes]], Awaitable[bytes]]) -> None:
+    def __init__(
+        self,
+        settings: TextSettings,
+        answer: Callable[[list[bytes]], Awaitable[bytes]],
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
         """Listen. `answer` returns the reply to a request, and must not raise. Raises ListenFailed."""
         self._settings = settings
         self._answer = answer
@@ -69,7 +74,7 @@ class Peers:
         #: Runs of requests that were too many, and still must be refused.
         self._refused_runs = 0
         self.counters = Counters(log)
-        self._socket = ZmqReader(zmq.ROUTER, self._receive)
+        self._socket = ZmqReader(zmq.ROUTER, self._receive, on_failure=on_failure)
         self._socket.set(zmq.ROUTER_MANDATORY, 1)
         self._socket.set(zmq.MAXMSGSIZE, 2 * settings.request_bytes_max)
         # Per peer: replies may be large, and a peer that does not read them must not fill the memory.

@@ -26,6 +26,8 @@ _IP_RECVERR = 11
 _IPV6_RECVERR = 25
 #: More than the kernel's description of an error.
 _ERROR_BYTES = 512
+#: The socket itself can't be used. Other errors are about single packets.
+_BROKEN = (errno.EBADF, errno.ENOTSOCK)
 _HAS_ERROR_QUEUE = sys.platform == "linux"
 
 
@@ -39,6 +41,7 @@ class Endpoint:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_packet: Callable[[bytes, Address], None] | None = None
         self._on_unreachable: Callable[[Address], None] | None = None
+        self._on_failure: Callable[[OSError], None] | None = None
 
     def _bind(self, host: str, port: int) -> socket.socket:
         opened = socket.socket(socket.AF_INET6 if self._is_six else socket.AF_INET, socket.SOCK_DGRAM)
@@ -63,9 +66,15 @@ class Endpoint:
         host, port = self._socket.getsockname()[:2]
         return f"udp://[{host}]:{port}" if self._is_six else f"udp://{host}:{port}"
 
-    def start(self, on_packet: Callable[[bytes, Address], None], on_unreachable: Callable[[Address], None]) -> None:
-        """Start reading. `on_unreachable` is called with addresses at which nobody listens."""
-        self._on_packet, self._on_unreachable = on_packet, on_unreachable
+    def start(
+        self,
+        on_packet: Callable[[bytes, Address], None],
+        on_unreachable: Callable[[Address], None],
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        """Start reading. `on_unreachable` is called with addresses at which nobody listens, `on_failure` if nothing
+        more can be read."""
+        self._on_packet, self._on_unreachable, self._on_failure = on_packet, on_unreachable, on_failure
         self._loop = asyncio.get_running_loop()
         if self._epoll is not None:
             self._epoll.register(self._socket.fileno(), select.EPOLLIN)
@@ -75,13 +84,18 @@ class Endpoint:
 
     def _drain(self) -> None:
         assert self._on_packet is not None
+        assert self._on_failure is not None
         for _ in range(_PACKETS_PER_TURN):
             try:
                 # One byte more than allowed, so that a packet that is too long can be recognised.
                 data, address = self._socket.recvfrom(self._packet_bytes_max + 1)
             except (BlockingIOError, InterruptedError):
                 break
-            except OSError:
+            except OSError as error:
+                if error.errno in _BROKEN:
+                    self._stop_reading()
+                    self._on_failure(error)
+                    return
                 self._read_errors()
                 continue
             self._on_packet(data, address[:2])
@@ -112,10 +126,13 @@ class Endpoint:
             return True
         return False
 
-    def close(self) -> None:
+    def _stop_reading(self) -> None:
         if self._loop is not None:
             self._loop.remove_reader(self._epoll.fileno() if self._epoll is not None else self._socket.fileno())
             self._loop = None
+
+    def close(self) -> None:
+        self._stop_reading()
         if self._epoll is not None:
             self._epoll.close()
         self._socket.close()

@@ -52,7 +52,7 @@ class UdpGateway:
         self._feeds = Feeds(self._context)
         self._plain = PlainServer(self._context, self._feeds)
         self._extended = ExtendedServer(self._context)
-        self._endpoint.start(self._receive, self._unreachable)
+        self._endpoint.start(self._receive, self._unreachable, self._fail)
         for work, name in ((self._load, "loading plain subscribers"), (self._maintain, "datagram maintenance")):
             self._context.run_in_background(keep_running(work, name), name)
         self.addresses = [self._endpoint.address]
@@ -100,6 +100,10 @@ class UdpGateway:
         self._context.counters["unreachable"] += 1
         if self._context.peers.strike(clock_ms(), address):
             self._feeds.delete_address(address)
+
+    def _fail(self, error: OSError) -> None:
+        self._context.report_failure("reading datagrams", error)
+        self.on_failure()
 
     # In the background.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.counters import Counters
@@ -35,7 +36,13 @@ _PREFIXES_PER_TOPIC = 4
 
 class Feed:
     def __init__(
-        self, settings: PushSettings, link: Link, counters: Counters, *, take_back_s: float = _TAKE_BACK_S
+        self,
+        settings: PushSettings,
+        link: Link,
+        counters: Counters,
+        on_failure: Callable[[], None] = lambda: None,
+        *,
+        take_back_s: float = _TAKE_BACK_S,
     ) -> None:
         """Listen. Raises ListenFailed."""
         self.settings = settings
@@ -47,7 +54,7 @@ class Feed:
         self._ending: dict[str, asyncio.Task[None]] = {}
         #: Subscriptions beyond the limit of topics: they come first when a topic is no longer followed.
         self._refused: dict[bytes, str] = {}
-        self.socket = FeedSocket(settings, counters, self._changed)
+        self.socket = FeedSocket(settings, counters, self._changed, on_failure)
 
     @property
     def topics_count(self) -> int:

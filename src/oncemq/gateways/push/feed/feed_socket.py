@@ -35,13 +35,19 @@ SLOT_BYTES = 32 * 1024
 
 
 class FeedSocket:
-    def __init__(self, settings: PushSettings, counters: Counters, changed: Callable[[bytes, bool], None]) -> None:
+    def __init__(
+        self,
+        settings: PushSettings,
+        counters: Counters,
+        changed: Callable[[bytes, bool], None],
+        on_failure: Callable[[], None],
+    ) -> None:
         """Listen. `changed` is called for each new subscription, and when the last one to a prefix has ended."""
         self._counters = counters
         self._changed = changed
         self._lossy_until_s = 0.0
         self._is_lossy = False
-        self._socket = ZmqReader(zmq.XPUB, self._receive)
+        self._socket = ZmqReader(zmq.XPUB, self._receive, on_failure=on_failure)
         self._socket.set(zmq.XPUB_VERBOSE, 1)
         self._socket.set(zmq.XPUB_NODROP, 1)
         self._socket.set(zmq.SNDHWM, settings.feed_messages_max)
