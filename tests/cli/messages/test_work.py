@@ -12,9 +12,12 @@ import pytest
 
 from oncemq.cli.messages.message_command import environment_for
 from oncemq.cli.support import options
+from oncemq.protocol.commands import Put
 from oncemq.protocol.message import Message
+from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.processes import wait_until
 from tests.cli.shell import COMMAND, TIMEOUT_S, Shell
+from tests.client.test_undecodable import BAD, envelope, send
 from tests.forking import Forked, ForkedBroker
 
 #: Longer than any test: what comes before that was returned.
@@ -119,6 +122,19 @@ def test_a_message_that_fails_too_often_becomes_a_dead_letter(works: Works) -> N
     [letter] = works.shell.objects("dead", "ls", f"{works.topic} lost")
     assert (letter["value"], letter["tries"], letter["reason"]) == ("x", 2, "exit code 65")
     assert works.shell.subscription()["lag"] == 0
+
+
+def test_a_message_that_can_not_be_decoded_becomes_a_dead_letter(works: Works, broker: BrokerProcess) -> None:
+    works.share("--tries-max", "2", "--dead", f"{works.topic} lost", "--lease", "100ms")
+    with broker.connect() as client:
+        send(client, Put(works.topic, envelope(BAD)), BAD)
+        client.put(works.topic, b"behind")
+        worker = works.start(*works.script('echo "$(cat)" >> done'))
+        wait_until(lambda: bool(client.dead_letters(f"{works.topic} lost")), "the dead letter", TIMEOUT_S)
+        assert works.await_lines("done", 1) == ["behind"]
+    worker.send_signal(signal.SIGTERM)
+    _, stderr = worker.communicate()
+    assert f"offset 0 of '{works.topic}' can't be decoded: ".encode() in stderr
 
 
 def test_several_jobs_have_lines_of_their_own(works: Works) -> None:

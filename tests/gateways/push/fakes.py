@@ -54,7 +54,9 @@ class FakeLink(Link):
 
     def add(self, content: bytes) -> None:
         """Add a message, in a batch of its own."""
-        payload = encode_batch([content])
+        self.add_batch(encode_batch([content]))
+
+    def add_batch(self, payload: bytes) -> None:
         self._batches.append((BatchHead(len(self._batches), 1, 0, 0, checksum(payload)), payload))
 
     async def operate(self, operation: Any, payload: object = None) -> Reply:
@@ -90,9 +92,9 @@ class FakeLink(Link):
             raise errors.BrokerAway("it is away")
 
     async def _get(self, command: Get) -> tuple[Reply, Sequence[bytes]]:
-        found = self._batches[command.position :]
-        if not found:
+        if not self._batches[command.position :]:
             await asyncio.sleep(_WAIT_S)
+        found = self._batches[command.position :]
         if self.error is not None:
             error, self.error = self.error, None
             raise error
