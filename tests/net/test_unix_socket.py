@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ import pytest
 from oncemq.broker.network import ZmqNetwork
 from oncemq.config.settings import ServeSettings
 from oncemq.config.sources import load_serve
+from oncemq.gateways.push.counters import Counters
+from oncemq.gateways.push.feed.feed_socket import FeedSocket
+from oncemq.gateways.push.settings import PushSettings
 from oncemq.protocol.errors import SettingInvalid
 
 
@@ -22,8 +26,11 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     os.umask(former)
 
 
+MODES = pytest.mark.parametrize(("options", "mode"), [({}, 0o600), ({"socket_mode": "0660"}, 0o660)])
+
+
 @pytest.mark.usefixtures("umask")
-@pytest.mark.parametrize(("options", "mode"), [({}, 0o600), ({"socket_mode": "0660"}, 0o660)])
+@MODES
 def test_a_unix_socket_has_the_mode_of_the_settings(tmp_path: Path, options: dict[str, str], mode: int) -> None:
     path = tmp_path / "broker.sock"
     network = ZmqNetwork(ServeSettings(listen=(f"ipc://{path}", "tcp://127.0.0.1:*"), **options))  # type: ignore[arg-type]
@@ -31,6 +38,24 @@ def test_a_unix_socket_has_the_mode_of_the_settings(tmp_path: Path, options: dic
         assert stat.S_IMODE(path.stat().st_mode) == mode
     finally:
         network.close()
+
+
+@pytest.mark.usefixtures("umask")
+@MODES
+def test_the_unix_socket_of_the_push_feed_has_the_mode_of_the_settings(
+    tmp_path: Path, options: dict[str, str], mode: int
+) -> None:
+    path = tmp_path / "feed.sock"
+    settings = PushSettings(feed="tcp://127.0.0.1:*", feed_listen=(f"ipc://{path}",), **options)  # type: ignore[arg-type]
+
+    async def listen() -> None:
+        feed = FeedSocket(settings, Counters(), lambda *_: None, lambda: None)
+        try:
+            assert stat.S_IMODE(path.stat().st_mode) == mode
+        finally:
+            feed.close()
+
+    asyncio.run(listen())
 
 
 @pytest.mark.parametrize("mode", ["rw-rw----", "0999", "66", ""])
