@@ -267,6 +267,12 @@ def test_a_message_to_the_push_gateway_that_never_ends_is_cut_off(
         Watched(push._process.pid, publish).attack(lambda: attack(url, kind, *more))
 
 
+def test_a_peer_of_the_ack_listener_that_never_reads_is_cut_off(push: PushProcess) -> None:
+    # The answer to what is not a request is an error text.
+    with publishing(push) as publish:
+        Watched(push._process.pid, publish).attack(lambda: unread(push.settings.acks, "REQ", [b"", b"{}"], 1000))
+
+
 def test_a_subscriber_of_the_feed_that_never_reads_is_cut_off(push: PushProcess) -> None:
     def subscribe() -> None:
         with ZmtpPeer(push.settings.feed, "SUB", receive_buffer_bytes=4096) as peer:
