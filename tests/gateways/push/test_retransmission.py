@@ -163,6 +163,21 @@ def test_what_has_expired_is_not_waited_for(calls: Calls, monkeypatch: pytest.Mo
     in_memory(work)
 
 
+def test_a_call_that_is_cancelled_when_its_answer_arrives_ends() -> None:
+    async def work(_: Link) -> None:
+        caller = CallbackSocket("tcp://127.0.0.1:9", 30.0)
+        data = Data(subscriber="k", topic="t", offset=0, time_ms=0, topic_id=0)
+        calling = asyncio.ensure_future(caller.call(data, b""))
+        await asyncio.sleep(0)
+        caller._receive([b"", encode(AckReceived(subscriber="k", topic="t", offset=0))])
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        caller.close()
+
+    in_memory(work)
+
+
 def test_an_ipv6_address_is_called() -> None:
     context: Any = zmq.Context.instance()
     callee = context.socket(zmq.REP)

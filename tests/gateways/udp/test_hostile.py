@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import socket
 import threading
@@ -13,6 +14,7 @@ import pytest
 from examples.datagrams.peers import FROM_THE_EARLIEST, Publisher, Subscriber
 
 from oncemq.gateways.subscription import OpenSubscription
+from oncemq.gateways.udp.extended.delivery import Delivery
 from oncemq.gateways.udp.settings import WINDOW
 from oncemq.testing.broker_process import BrokerProcess
 from tests.gateways.hosts import TIMEOUT_S
@@ -99,6 +101,7 @@ def test_a_subscriber_with_a_full_window_delays_no_other(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("oncemq.gateways.udp.extended.delivery._HOLD_S", 10 * TIMEOUT_S)
+    monkeypatch.setattr("oncemq.gateways.udp.extended.delivery._HOLD_TOTAL_S", 10 * TIMEOUT_S)
     monkeypatch.setattr("oncemq.gateways.udp.context.FETCHES_MAX", 1)
     store_batch(broker, "backlog", 500)
     gateway = GatewayThread([broker.url], name="patient")
@@ -177,3 +180,30 @@ def test_a_peer_that_leaves_or_moves_makes_room_for_others_of_its_source(
         mover.flush()
         assert [is_accepted(), is_accepted()] == [True, False]
     assert not server._source_counts
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_delivery_that_is_cancelled_when_an_ack_arrives_ends(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    monkeypatch.setattr("oncemq.gateways.udp.extended.delivery._HOLD_S", 10 * TIMEOUT_S)
+    monkeypatch.setattr("oncemq.gateways.udp.extended.delivery._HOLD_TOTAL_S", 10 * TIMEOUT_S)
+    topic = f"cancelled {turns}"
+    store_batch(broker, topic, 500)
+    gateway = GatewayThread([broker.url], name="cancelling")
+    try:
+        with closing(Subscriber(gateway.address, topic, "slow", position=FROM_THE_EARLIEST)):
+            wait_until(lambda: gateway.counter("messages_out") == WINDOW, "the window is full")
+            [delivery] = gateway.gateway._extended._by_epoch.values()
+            assert isinstance(delivery, Delivery)
+
+            async def cancel() -> None:
+                delivery._has_space.set()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                delivery._task.cancel()
+
+            gateway._thread.call(cancel())
+            wait_until(delivery._task.done, "it ends")
+    finally:
+        gateway.stop()

@@ -36,7 +36,9 @@ class CallbackSocket:
         self._answer = asyncio.get_running_loop().create_future()
         try:
             self._socket.send([b"", encode(data), content])
-            return decode_received(await asyncio.wait_for(self._answer, self._answer_s))
+            # Not `wait_for`: in Python 3.11 it may swallow a cancellation.
+            async with asyncio.timeout(self._answer_s):
+                return decode_received(await self._answer)
         except (zmq.ZMQError, TimeoutError):
             return None
 

@@ -72,7 +72,8 @@ class ReliableSubscribers:
         if self._is_loaded.is_set():
             return
         try:
-            await asyncio.wait_for(self._is_loaded.wait(), 5.0)
+            async with asyncio.timeout(5.0):
+                await self._is_loaded.wait()
         except TimeoutError:
             raise errors.BrokerAway("the gateway has not reached its broker yet") from None
 

@@ -159,7 +159,9 @@ class Delivery:
         if not self._window.has_capacity:
             self._has_space.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._has_space.wait(), min(_HOLD_S, until_s - time.monotonic()))
+                # Not `wait_for`: in Python 3.11 it may swallow a cancellation.
+                async with asyncio.timeout(min(_HOLD_S, until_s - time.monotonic())):
+                    await self._has_space.wait()
         return self._window.has_capacity
 
     def _send_message(self, offset: int, value: bytes) -> None:
