@@ -66,6 +66,14 @@ class Peer:
                 received += part
         return received
 
+    async def write_until_closed(self, part: bytes) -> bytes:
+        """Write a part again and again. Return what comes before the connection is closed."""
+        ended = asyncio.ensure_future(self.until_closed())
+        with contextlib.suppress(ConnectionError):
+            while not ended.done():
+                await self.write_apart(part)
+        return await ended
+
     def close(self) -> None:
         self._writer.close()
 

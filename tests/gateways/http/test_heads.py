@@ -114,10 +114,7 @@ def test_trailers_without_end_are_refused() -> None:
         async with serving() as served:
             line = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
             peer = await served.peer(line + b"1\r\nx\r\n0\r\nX: ")
-            for _ in range(100):
-                await peer.write_apart(b"x" * 10_000)
-                if not served.gateway._connections._held_bytes:
-                    break
-            await peer.until_closed()
+            # It is not answered: its body is incomplete. A body that takes too long would be answered.
+            assert await peer.write_until_closed(b"x" * 10_000) == b""
 
     run(visit())

@@ -124,10 +124,8 @@ def test_a_head_that_arrives_byte_by_byte_has_no_more_time(monkeypatch: pytest.M
 
     async def visit() -> None:
         async with serving() as served:
-            slow = await served.peer()
-            ended = asyncio.ensure_future(slow.until_closed())
-            while not ended.done():
-                await slow.write_apart(b"G")
+            slow = await served.peer(b"GET / HTTP/1.1\r\nX: ")
+            assert await slow.write_until_closed(b"x") == b""
 
     run(visit())
 
@@ -205,19 +203,21 @@ def test_a_response_that_nobody_reads_ends(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_small_responses_that_nobody_reads_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HELD_BYTES_MAX", 100_000)
+    monkeypatch.setattr(connections, "UNREAD_S", 600.0)
     monkeypatch.setattr(connections, "_SWEEP_S", 0.02)
 
     async def visit() -> None:
         async with serving() as served:
             assert (await served.client.put("/v1/topics/t/subscriptions/s")).is_success
             assert await _upload(served, b"x" * 60_000) == 201
-            before = len(served.gateway._connections)
             get = b"GET /v1/topics/t/subscriptions/s/messages HTTP/1.1\r\nHost: localhost\r\n\r\n"
             for _ in range(3):
                 await served.peer(get * 300, limit_bytes=1)
-            await eventually(lambda: len(served.gateway._connections) >= before + 3)
-            await eventually(lambda: len(served.gateway._connections) < before + 3)
+            every = served.gateway._server.server_state.connections
+            await eventually(lambda: sum(_unread_bytes(each) > 0 for each in every) == 3)
+            unread = [each for each in every if _unread_bytes(each)]
+            monkeypatch.setattr(connections, "HELD_BYTES_MAX", 100_000)
+            await eventually(lambda: any(each.transport.is_closing() for each in unread))
             assert await served.status() == 200
 
     run(visit())
