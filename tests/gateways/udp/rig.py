@@ -10,7 +10,9 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+import pytest
 
+from oncemq.gateways.subscription import OpenSubscription
 from oncemq.gateways.udp.gateway import UdpGateway
 from oncemq.gateways.udp.settings import UdpSettings
 from oncemq.testing.broker_process import free_port
@@ -28,6 +30,19 @@ def wait_until(is_so: Callable[[], bool], what: str = "it") -> None:
     while not is_so():
         assert time.monotonic() < until_s, f"{what} does not happen"
         time.sleep(0.005)
+
+
+def note_gets(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of the positions of all gets from now on."""
+    positions: list[int] = []
+    get = OpenSubscription.get
+
+    async def note(self: OpenSubscription, position: int, *rest: Any) -> Any:
+        positions.append(position)
+        return await get(self, position, *rest)
+
+    monkeypatch.setattr(OpenSubscription, "get", note)
+    return positions
 
 
 class GatewayThread:

@@ -18,7 +18,7 @@ from oncemq.gateways.udp.extended.delivery import Delivery
 from oncemq.gateways.udp.settings import WINDOW
 from oncemq.testing.broker_process import BrokerProcess
 from tests.gateways.hosts import TIMEOUT_S
-from tests.gateways.udp.rig import GatewayProcess, GatewayThread, wait_until
+from tests.gateways.udp.rig import GatewayProcess, GatewayThread, note_gets, wait_until
 from tests.hostile import udp_peers
 
 _MEMORY_BYTES_MAX = 100 * 1024 * 1024
@@ -56,7 +56,8 @@ def test_a_flood_from_many_ports_takes_bounded_memory(gateway: GatewayProcess) -
 
 def test_puts_that_wait_for_a_missing_one_take_bounded_memory(gateway: GatewayProcess) -> None:
     before = gateway.memory_bytes
-    udp_peers.withhold_first_put(gateway.address, 20, 63)
+    # More than twice the bound.
+    udp_peers.withhold_first_put(gateway.address, 60, 63)
     serve_somebody(gateway.address, "beside withheld puts")
     assert gateway.memory_bytes - before < _MEMORY_BYTES_MAX
 
@@ -81,11 +82,17 @@ def test_what_is_held_for_a_subscriber_that_acks_nothing_is_dropped_and_fetched_
     with broker.connect() as client:
         client.create_topic("held", retain_ms=3_600_000)
         client.put_many("held", [b"%d" % number for number in range(500)])
+    positions = note_gets(monkeypatch)
     gateway = GatewayThread([broker.url], name="holding")
     try:
         with closing(Subscriber(gateway.address, "held", "slow", position=FROM_THE_EARLIEST)) as subscriber:
+            wait_until(lambda: gateway.counter("messages_out") > 0, "a message is sent")
+            # Nothing is acked before the rest is dropped.
+            wait_until(lambda: gateway.gateway._context._held_bytes == 0, "nothing is held")
             got = [int(content) for _, (_, content) in zip(range(500), subscriber.messages(TIMEOUT_S), strict=False)]
         assert got == list(range(500))
+        # They are one batch.
+        assert any(0 < position < 500 for position in positions)
         wait_until(lambda: gateway.gateway._context._held_bytes == 0, "nothing is held")
     finally:
         gateway.stop()
