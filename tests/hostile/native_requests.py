@@ -117,7 +117,7 @@ def pipeline_lists(address: str, stopping: Stopping) -> None:
 
 
 def subscribe_to_all(address: str, stopping: Stopping) -> None:
-    """Subscriptions to all topics, a hundred per request."""
+    """Subscriptions to all topics, 50 per request."""
     peer = NativePeer(address)
     names = [f"s{number}" for number in range(50)]
     while not stopping():
