@@ -86,6 +86,6 @@ def running(attack: Callable[..., object], *arguments: Any) -> Iterator[None]:
 def _repeat(begun: Event, attack: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     begun.set()
     for _ in itertools.count():
-        with contextlib.suppress(OSError, AssertionError):
+        with contextlib.suppress(OSError):
             attack(*arguments)
         time.sleep(_PAUSE_S)

@@ -79,6 +79,7 @@ class Round:
         #: Clients that end are not started again.
         self._is_finishing = False
         self._attack: ForkedProcess | None = None
+        self._attack_kind = ""
         self.problems: list[str] = []
         self.kills: Counter[str] = Counter()
         self.attacks: Counter[str] = Counter()
@@ -122,13 +123,20 @@ class Round:
             while faults and faults[0].at_s <= elapsed_s:
                 self._apply(faults.pop(0))
             if self._attack is None or self._attack.poll() is not None:
+                self._end_attack()
                 self._start_attack(next(attacks), min(attack_s, load_s - elapsed_s))
             self._look()
             time.sleep(_POLL_S)
 
     def _start_attack(self, kind: str, seconds: float) -> None:
         self._attack = self._fork(lambda: hostile.attack(kind, self._context.addresses, seconds))
+        self._attack_kind = kind
         self.attacks[kind] += 1
+
+    def _end_attack(self) -> None:
+        """End the attack if it is still running. One that has failed before has attacked nothing."""
+        if self._attack is not None and (code := self._attack.kill()) > 0:
+            self.problems.append(f"the attack '{self._attack_kind}' ended with exit code {code}")
 
     def _apply(self, fault: Fault) -> None:
         if fault.victim == "client":
@@ -174,8 +182,7 @@ class Round:
     def _finish(self) -> None:
         for name in [*self._returning]:
             self._restart(name)
-        if self._attack is not None:
-            self._attack.kill()
+        self._end_attack()
         self._is_finishing = True
         for stage in STAGES:
             self._finish_clients([client for client in CLIENTS if client.stage == stage])
