@@ -8,12 +8,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 from oncemq.gateways.contract import Gateway
 from oncemq.server.gateway_process import run
 from tests import forking
+from tests.acceptance.processes import resident_bytes
 
 TIMEOUT_S = 30.0
 
@@ -78,8 +78,7 @@ class ProcessHost:
     @property
     def memory_bytes(self) -> int:
         """The process's resident memory."""
-        pages = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return resident_bytes(self._process.pid)
 
     def _end(self, number: int) -> int:
         if self._process.exitcode is None:

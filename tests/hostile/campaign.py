@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from tests.acceptance.processes import resident_bytes as _resident_bytes
 from tests.hostile import attacks
 from tests.hostile.cases import Case, cases
 from tests.hostile.others import OTHERS, TIMEOUT_S, UNSERVED, Operation
@@ -26,7 +26,6 @@ CRITERION = (
     f"{_P99_RATIO_MAX:.0f} times that without an attack (except in a flood of datagrams: the kernel drops others')."
 )
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MIB = 2**20
 _WARM_UP_S = 1.0
 _WATCH_S = 0.005
@@ -144,14 +143,6 @@ def _quantiles(latencies_s: list[float]) -> Latency:
         return Latency(1000 * latencies_s[0], 1000 * latencies_s[0])
     hundredths = statistics.quantiles(latencies_s, n=100, method="inclusive")
     return Latency(1000 * hundredths[49], 1000 * hundredths[98])
-
-
-def _resident_bytes(pid: int) -> int:
-    """Return the memory of a process; 0 if it has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
 
 
 def run(seconds: float, only: str, show: Callable[[Figures], None]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from oncemq.client.sync import Client
 from oncemq.testing.broker_process import BrokerProcess, free_port, free_ports
+from oncemq.tools.faults.processes import children_of
 from tests.hostile.native_requests import create_topics
 
 #: Two of these messages fit into a response of 8 MiB.
@@ -50,8 +51,7 @@ class Servers:
 
     @property
     def gateway_pid(self) -> int:
-        tasks = Path(f"/proc/{self.broker.pid}/task").iterdir()
-        found = [int(each) for task in tasks for each in (task / "children").read_text(encoding="ascii").split()]
+        found = children_of(self.broker.pid)
         assert found, "there is no gateway process"
         return found[0]
 

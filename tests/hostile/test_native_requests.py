@@ -43,9 +43,7 @@ def note_responses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Reply, ...]]:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_puts_are_answered_during_the_attack(
-    broker: BrokerProcess, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_puts_are_answered_during_the_attack(broker: BrokerProcess, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stopping = threading.Event()
     responses = note_responses(monkeypatch)
     attacker = threading.Thread(target=ATTACKS[name], args=(broker.url, stopping.is_set))

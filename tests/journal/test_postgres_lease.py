@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -20,9 +20,9 @@ from oncemq.journal.postgres.standby import PostgresStandby, open_postgres
 from oncemq.journal.rows import Rows, TopicRow
 from oncemq.journal.worker import InlineWorker
 from oncemq.protocol import errors
+from tests.acceptance.processes import wait_until
 from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, write
 
-DEADLINE_S = 30
 LONG_MS = 60_000
 
 Database = psycopg.Connection[tuple[Any, ...]]
@@ -57,13 +57,6 @@ def oversleep(journal: PostgresJournal) -> None:
 def expires_at(database: Database) -> str:
     [(found,)] = database.execute("select expires_at::text from oncemq.journal_lease").fetchall()
     return str(found)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < until_s, "it did not come about"
-        time.sleep(0.005)
 
 
 def test_a_held_journal_is_refused_and_the_refusal_says_who_holds_it(postgres: str) -> None:
@@ -159,7 +152,7 @@ def test_the_lease_is_renewed_during_a_long_recovery(postgres: str, database: Da
     groups = again.load().groups
     before = expires_at(database)
     next(groups)
-    wait_until(lambda: expires_at(database) > before)
+    wait_until(lambda: expires_at(database) > before, "the lease is renewed")
     list(groups)
     assert again._renewer is None
     again.close()

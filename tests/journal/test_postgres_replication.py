@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from oncemq.journal.postgres.standby import PostgresStandby, open_postgres
 from oncemq.journal.worker import InlineWorker
 from oncemq.protocol import errors
 from oncemq.testing.postgres import PostgresServer
+from tests.acceptance.processes import wait_until
 from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, snapshot, write
 
 
@@ -29,13 +29,14 @@ class Server:
     def lose_standby(self, *, is_missing: bool) -> None:
         self._admin.execute(f"alter system set synchronous_standby_names = '{'missing' if is_missing else ''}'")
         self._admin.execute("select pg_reload_conf()")
-        self._poll(lambda: self._one("show synchronous_standby_names") == ("missing" if is_missing else ""))
+        names = "missing" if is_missing else ""
+        wait_until(lambda: self._one("show synchronous_standby_names") == names, "the setting is in force")
 
     def cancel_wait(self) -> None:
         """Cancel the wait of the session that waits for the standby."""
         waits = "from pg_stat_activity where wait_event = 'SyncRep'"
-        self._poll(lambda: self._one(f"select count(*) {waits}") > 0)
-        self._poll(lambda: self._one(f"select count(pg_cancel_backend(pid)) {waits}") == 0)
+        wait_until(lambda: self._one(f"select count(*) {waits}") > 0, "the session waits")
+        wait_until(lambda: self._one(f"select count(pg_cancel_backend(pid)) {waits}") == 0, "its wait has ended")
 
     def end_lease(self) -> None:
         with psycopg.connect(self.dsn, autocommit=True) as database:
@@ -45,13 +46,6 @@ class Server:
         row = self._admin.execute(sql.encode()).fetchone()
         assert row is not None
         return row[0]
-
-    @staticmethod
-    def _poll(is_true: Callable[[], bool]) -> None:
-        until_s = time.monotonic() + 30
-        while not is_true():
-            assert time.monotonic() < until_s
-            time.sleep(0.01)
 
     def close(self) -> None:
         self.lose_standby(is_missing=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 
 import pytest
 import zmq
@@ -15,15 +14,9 @@ from oncemq.net.counters import Counters
 from oncemq.net.guard import Guard
 from oncemq.net.listener import Listener
 from oncemq.net.policy import ListenerLimits
+from tests.acceptance.processes import wait_until
 
 LIMITS = ListenerLimits(connections_max=3, peer_bytes_max=2**20)
-
-
-def eventually(is_true: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < until_s
-        time.sleep(0.005)
 
 
 def test_clients_that_were_gone_before_their_message_was_read_take_no_place() -> None:
@@ -35,10 +28,10 @@ def test_clients_that_were_gone_before_their_message_was_read_take_no_place() ->
         for visitor in visitors:
             visitor.connect(f"tcp://127.0.0.1:{port}")
             visitor.send(b"bye")
-        eventually(lambda: len(listener.connections) == 3)
+        wait_until(lambda: len(listener.connections) == 3, "three connections are known")
         for visitor in visitors:
             visitor.close(1000)
-        eventually(lambda: not listener.connections)
+        wait_until(lambda: not listener.connections, "all connections are gone")
         # Something else has the descriptors of the connections when their messages are read.
         others = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
         for _ in range(3):
@@ -49,7 +42,7 @@ def test_clients_that_were_gone_before_their_message_was_read_take_no_place() ->
             client.connect(f"tcp://127.0.0.1:{port}")
             client.send(b"hello")
             assert router.poll(10_000)
-            eventually(lambda: len(listener.connections) == 1)
+            wait_until(lambda: len(listener.connections) == 1, "the connection is known")
         assert not counters.counts
         for other in others:
             os.close(other)

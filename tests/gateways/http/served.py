@@ -49,6 +49,14 @@ class Peer:
             await self._writer.drain()
             await asyncio.sleep(0.01)
 
+    async def write_until_closed(self, part: bytes) -> bytes:
+        """Write a part again and again. Return what comes before the connection is closed."""
+        ended = asyncio.ensure_future(self.until_closed())
+        with contextlib.suppress(ConnectionError):
+            while not ended.done():
+                await self.write_apart(part)
+        return await ended
+
     async def response(self) -> tuple[int, bytes]:
         """Return the status and the body of the next response."""
         head = await self._reader.readuntil(b"\r\n\r\n")
@@ -65,14 +73,6 @@ class Peer:
             while part := await self._reader.read(1 << 16):
                 received += part
         return received
-
-    async def write_until_closed(self, part: bytes) -> bytes:
-        """Write a part again and again. Return what comes before the connection is closed."""
-        ended = asyncio.ensure_future(self.until_closed())
-        with contextlib.suppress(ConnectionError):
-            while not ended.done():
-                await self.write_apart(part)
-        return await ended
 
     def close(self) -> None:
         self._writer.close()

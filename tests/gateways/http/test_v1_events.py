@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from oncemq.gateways.http.v1 import events
-from tests.gateways.http.v1 import V1, Visit, eventually, v1
+from tests.gateways.http.served import eventually
+from tests.gateways.http.v1 import V1, Visit, v1
 
 __all__ = ["v1"]
 

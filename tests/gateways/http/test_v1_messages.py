@@ -12,7 +12,8 @@ import pytest
 from oncemq.gateways import bounded_dict, link
 from oncemq.protocol.commands import Get
 from tests.gateways.http.rig import Json
-from tests.gateways.http.v1 import V1, Visit, code_of, eventually, v1, values_of
+from tests.gateways.http.served import eventually
+from tests.gateways.http.v1 import V1, Visit, code_of, v1, values_of
 
 __all__ = ["v1"]
 

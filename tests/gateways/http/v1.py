@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +11,7 @@ import httpx
 import pytest
 
 from tests.gateways.http.rig import Gateway, Json
+from tests.gateways.http.served import eventually
 
 DEADLINE_S = 30
 _numbers = itertools.count(1)
@@ -128,11 +128,3 @@ class Visit:
     @property
     def offsets(self) -> list[int]:
         return [int(each.split("-")[2]) for each in self.ids if each.count("-") == 2]
-
-
-async def eventually(is_true: Callable[[], bool]) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(DEADLINE_S):
-            while not is_true():
-                await asyncio.sleep(0.002)
-    assert is_true()
