@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tests.acceptance.processes import resident_bytes as _resident_bytes
+from tests.acceptance.processes import resident_bytes
 from tests.hostile import attacks
 from tests.hostile.cases import Case, cases
 from tests.hostile.others import OTHERS, TIMEOUT_S, UNSERVED, Operation
@@ -81,7 +81,7 @@ def measure(servers: Servers, case: Case, seconds: float) -> Figures:
     with OTHERS[case.other](servers) as operation:
         other = _Other(operation)
         other.latency(warm_up_s)
-        idle = _resident_bytes(pid)
+        idle = resident_bytes(pid)
         before = other.latency(seconds / 2)
         # What the attack has begun may take memory even after it.
         with _PeakMemory(pid) as memory:
@@ -89,7 +89,7 @@ def measure(servers: Servers, case: Case, seconds: float) -> Figures:
                 attacked = other.latency(seconds)
             other.latency(warm_up_s)
             after = other.latency(seconds / 2)
-    failure = other.failure or ("" if _resident_bytes(pid) else "the attacked process has ended")
+    failure = other.failure or ("" if resident_bytes(pid) else "the attacked process has ended")
     latencies = (before, attacked, after)
     return Figures(case.name, idle / _MIB, memory.peak_bytes / _MIB, *latencies, failure, case.limits_latency)
 
@@ -135,7 +135,7 @@ class _PeakMemory:
 
     def _watch(self) -> None:
         while not self._ended.wait(_WATCH_S):
-            self.peak_bytes = max(self.peak_bytes, _resident_bytes(self._pid))
+            self.peak_bytes = max(self.peak_bytes, resident_bytes(self._pid))
 
 
 def _quantiles(latencies_s: list[float]) -> Latency:

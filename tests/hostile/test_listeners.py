@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import select
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from oncemq.client.sync import Client
 from oncemq.gateways.text.gateway import TextGateway
 from oncemq.gateways.text.settings import TextSettings
 from oncemq.testing.broker_process import BrokerProcess, free_url
+from tests.acceptance.processes import resident_bytes
 from tests.forking import ForkedBroker
 from tests.gateways.hosts import ProcessHost
 from tests.gateways.push.processes import GatewayProcess as PushProcess
@@ -87,20 +86,16 @@ class Watched:
         self.peak = 0
         self.answers = 0
 
-    def resident_bytes(self) -> int:
-        pages = Path(f"/proc/{self._pid}/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
     def attack(self, attack: Callable[[], object]) -> None:
         """Run the attack in a thread, ask meanwhile, and check both."""
         self._ask()
-        idle = self.resident_bytes()
+        idle = resident_bytes(self._pid)
         with ThreadPoolExecutor(1) as executor:
             attacking = executor.submit(attack)
             while not attacking.done():
                 self._ask()
                 self.answers += 1
-                self.peak = max(self.peak, self.resident_bytes())
+                self.peak = max(self.peak, resident_bytes(self._pid))
             attacking.result()
         self._ask()
         assert self.answers
