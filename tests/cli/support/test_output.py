@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import threading
+from typing import Any
 
 import pytest
 
+from oncemq.cli.messages.printer import Printer
+from oncemq.cli.support import output
 from oncemq.cli.support.output import Output
+from oncemq.cli.support.signals import orderly_exit
+from oncemq.protocol.message import Message
 
 
 class Pipe:
@@ -82,3 +88,28 @@ def test_anything_else_than_a_pipe_takes_everything() -> None:
     taken = io.BytesIO()
     assert Output(taken).deliver([b"a", b"b"]) == 2
     assert taken.getvalue() == b"ab"
+
+
+def test_a_signal_right_after_the_reader_has_taken_a_message_comes_after_its_ack(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acked: list[int] = []
+    nobody: Any = None
+    printer = Printer(nobody, lambda message: message.value, lambda _: True)
+    printer._output = pipe.output
+    threading.Thread(target=os.read, args=(pipe.reader, 100), daemon=True).start()
+
+    def unread_bytes(descriptor: int) -> int:
+        unread = queued_bytes(descriptor)
+        if not unread:
+            signal.raise_signal(signal.SIGTERM)
+        return unread
+
+    queued_bytes = output._unread_bytes
+    monkeypatch.setattr(output, "_unread_bytes", unread_bytes)
+    monkeypatch.setattr(
+        "oncemq.cli.messages.printer.acknowledge", lambda *found: acked.extend(message.offset for message in found[2])
+    )
+    with pytest.raises(SystemExit), orderly_exit():
+        printer.print(nobody, [Message("orders", 7, b"one pizza\n", None, {}, 0, 1)], 1)
+    assert acked == [7]

@@ -84,35 +84,26 @@ class Printer:
         BrokenPipeError if the reader has exited.
         """
         selected = [index for index, message in enumerate(messages) if self._selector(message)][:limit]
-        try:
-            self._deliver([self._render(messages[index]) for index in selected])
-        finally:
-            # However this ended, what the reader has taken is done.
-            with signals_deferred():
-                self._ack(subscription, messages, selected, limit)
-        if self._output.delivered < len(selected):
+        records = [self._render(messages[index]) for index in selected]
+        with signals_deferred():
+            # What the reader has taken is acked, even if a signal comes now.
+            delivered = self._deliver(records)
+            if self._acks:
+                done = messages[: _done_count(len(messages), selected, delivered, limit)]
+                # Each topic has a position of its own.
+                acknowledge(self._client, subscription, list({message.topic_id: message for message in done}.values()))
+        if delivered < len(selected):
             raise BrokenPipeError
         return len(selected)
 
-    def _deliver(self, records: list[bytes]) -> None:
+    def _deliver(self, records: list[bytes]) -> int:
         begin_s = time.monotonic()
-        self._output.deliver(records)
+        delivered = self._output.deliver(records)
         if time.monotonic() - begin_s < _CHUNK_S:
             self.chunk_messages = min(2 * self.chunk_messages, _CHUNK_MESSAGES_MAX)
         else:
             self.chunk_messages = max(self.chunk_messages // 4, 1)
-
-    def _ack(
-        self,
-        subscription: Subscription | PatternSubscription,
-        messages: Sequence[Message],
-        selected: Sequence[int],
-        limit: int,
-    ) -> None:
-        if self._acks:
-            done = messages[: _done_count(len(messages), selected, self._output.delivered, limit)]
-            # Each topic has a position of its own.
-            acknowledge(self._client, subscription, list({message.topic_id: message for message in done}.values()))
+        return delivered
 
 
 def _done_count(total: int, selected: Sequence[int], delivered: int, limit: int) -> int:

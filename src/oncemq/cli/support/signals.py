@@ -32,7 +32,7 @@ def orderly_exit() -> Iterator[None]:
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Inside, these signals wait until the block ends. The block must be short."""
+    """Inside, these signals wait until the block ends. The block must be short, or watch `is_signal_deferred`."""
     _Deferral.depth += 1
     try:
         yield
@@ -41,6 +41,11 @@ def signals_deferred() -> Iterator[None]:
         if _Deferral.pending and not _Deferral.depth:
             number, _Deferral.pending = _Deferral.pending, 0
             _on_signal(number, None)
+
+
+def is_signal_deferred() -> bool:
+    """Whether a signal waits for the end of the block. What takes long in it should end early."""
+    return bool(_Deferral.pending)
 
 
 def _on_signal(number: int, _frame: FrameType | None) -> None:
