@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re as regex
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -48,12 +49,14 @@ def test_patterns_match_as_a_regular_expression_would(levels: list[str], name: s
         ("#", ["a", "a.b", "a b"], []),
         ("#.#", ["a", "a.b.c"], []),
         ("a.#.b", ["a.b", "a.x.b", "a.b.b"], ["a", "b", "a.b.c"]),
+        ("a.#.", ["a.", "a.b.", "a.."], ["a", "a.b"]),
     ],
 )
 def test_a_star_is_one_level_and_a_hash_any_number(pattern: str, fits: list[str], fits_not: list[str]) -> None:
     levels = pattern.split(".")
-    assert all(matches(levels, name) for name in fits)
-    assert not any(matches(levels, name) for name in fits_not)
+    for match in (partial(matches, levels), matcher(pattern)):
+        assert all(match(name) for name in fits)
+        assert not any(match(name) for name in fits_not)
 
 
 def test_every_pattern_matches_quickly() -> None:

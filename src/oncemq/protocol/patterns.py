@@ -43,10 +43,10 @@ def _expression(levels: Sequence[str]) -> str:
     if "#" not in levels:
         return r"\.".join(parts)
     at = levels.index("#")
-    before, after = "".join(part + r"\." for part in parts[:at]), r"\.".join(parts[at + 1 :])
+    before, after = parts[:at], parts[at + 1 :]
     if after:
-        return before + r"(?:.*\.)?" + after
-    return r"\.".join(parts[:at]) + r"(?:\..*)?"
+        return "".join(part + r"\." for part in before) + r"(?:.*\.)?" + r"\.".join(after)
+    return r"\.".join(before) + r"(?:\..*)?"
 
 
 def matches(levels: Sequence[str], name: str) -> bool:

@@ -470,7 +470,7 @@ def test_a_gateway_that_stops_logs_nothing_about_unread_streams(
             await served.gateway.stop()
 
     run(visit())
-    assert caplog.text == ""
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def _unread_bytes(protocol: Any) -> int:
