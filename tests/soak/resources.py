@@ -22,8 +22,9 @@ GROWTH_SHARE_MAX = 0.10
 GROWTH_BYTES_MAX = 16 << 20
 #: No process may ever have more than this.
 BYTES_MAX = 400 << 20
-#: Descriptors and threads above the baseline that do not count: libzmq and the gateway keep a few.
-DESCRIPTORS_SLACK = 12
+#: Descriptors and threads above the baseline that do not count. The gateway keeps the connections to the broker that
+#: the first clients need, each with several descriptors: about 20, however long it runs.
+DESCRIPTORS_SLACK = 32
 THREADS_SLACK = 4
 #: After everything is consumed: reserved segments, those that two snapshots need, and the newest one.
 SEGMENTS_MAX = 16
