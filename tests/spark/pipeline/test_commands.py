@@ -190,6 +190,7 @@ def test_a_pipeline_runs_until_its_group_of_processes_is_told_to_end(
         wait_for(process, oncemq_client, 20)
         put_orders(oncemq_client, range(20, 40))
         wait_for(process, oncemq_client, 40)
+        batches = read_batches(process, 40)
         # As systemd does: Java and its workers get it too.
         os.killpg(process.pid, signal.SIGTERM)
         output, errors = process.communicate(timeout=DEADLINE_S)
@@ -197,10 +198,19 @@ def test_a_pipeline_runs_until_its_group_of_processes_is_told_to_end(
         process.kill()
     # Spark may warn that it is slow; nothing else is to be said.
     assert (process.returncode, [line for line in errors.splitlines() if " WARN " not in line]) == (143, [])
-    *batches, end = [json.loads(line) for line in output.splitlines()]
-    assert sum(batch["rows"] for batch in batches) == 40
+    *more, end = [json.loads(line) for line in output.splitlines()]
+    assert sum(batch["rows"] for batch in (*batches, *more)) == 40
     assert (end["event"], end["rows"], end["lag"], end["is_stopped"]) == ("end", 40, 0, True)
     assert read_totals(oncemq_client) == {number: number / 2 for number in range(40)}
+
+
+def read_batches(process: subprocess.Popen[str], rows: int) -> list[dict[str, Any]]:
+    """Return the batches that are reported, up to the one with the last of these rows."""
+    assert process.stdout is not None
+    batches: list[dict[str, Any]] = []
+    while sum(batch["rows"] for batch in batches) < rows:
+        batches.append(json.loads(process.stdout.readline()))
+    return batches
 
 
 def wait_for(process: subprocess.Popen[str], client: Client, count: int) -> None:
