@@ -49,6 +49,10 @@ IDLE_MS_MAX = 100 * 366 * 24 * 3600 * 1000
 BLOCKED_MAX = 100_000
 #: Names that a topic remembers of subscriptions that its quota deleted, so that it can tell their owners why.
 EXPIRED_NAMES_MAX = 1_000
+#: A schema with its definition, its fields on all levels, and the versions of a topic's schema.
+SCHEMA_BYTES_MAX = 256 * 1024
+SCHEMA_FIELDS_MAX = 2_000
+SCHEMA_VERSIONS_MAX = 1_000
 #: Maximum time for which an owner can hold a subscription.
 HOLD_MS_MAX = 24 * 3600 * 1000
 

@@ -29,6 +29,11 @@
     │   ├── StageMismatch            STAGE_MISMATCH
     │   ├── StageCommitted           STAGE_COMMITTED
     │   ├── RegistryConflict         REGISTRY_CONFLICT
+    │   ├── SchemaInvalid            SCHEMA_INVALID
+    │   ├── SchemaRequired           SCHEMA_REQUIRED
+    │   ├── SchemaMismatch           SCHEMA_MISMATCH
+    │   ├── SchemaIncompatible       SCHEMA_INCOMPATIBLE
+    │   ├── SchemaUnknown            SCHEMA_UNKNOWN
     │   ├── BrokerBug                BROKER_BUG
     │   ├── ProducerUnknown          PRODUCER_UNKNOWN
     │   ├── ProducerRegistered       PRODUCER_REGISTERED
@@ -95,6 +100,7 @@ from oncemq.protocol.errors.client import *  # noqa: F403
 from oncemq.protocol.errors.client import BrokerAway
 from oncemq.protocol.errors.gateway import *  # noqa: F403
 from oncemq.protocol.errors.not_now import *  # noqa: F403
+from oncemq.protocol.errors.schema import *  # noqa: F403
 from oncemq.protocol.errors.storage import *  # noqa: F403
 
 #: Errors that another attempt may cure.
