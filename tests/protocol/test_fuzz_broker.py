@@ -40,6 +40,7 @@ from oncemq.protocol.commands import (
     Hello,
     Keyed,
     Leave,
+    Measure,
     Numbered,
     Open,
     Operation,
@@ -234,7 +235,7 @@ class Aim:
             targets = self._by_name[-1:]
         topic, subscriber, epoch = self._data.draw(st.sampled_from(targets))
         return {
-            "topic": "orders" if isinstance(found, Put | Stage | Commit | Read | Find) else topic,
+            "topic": "orders" if isinstance(found, Put | Stage | Commit | Read | Find | Measure) else topic,
             "pattern": "#",
             "topic_id": self._victim.topic_id,
             "subscriber": subscriber,
@@ -380,6 +381,10 @@ def test_a_number_at_the_edge_of_its_range_does_no_harm_in_other_commands(edge: 
         Leave(edge, "waiters", shared.epoch, "member"),
         Leave(topic_id, "waiters", edge, "member"),
         Find("orders", edge),
+        Measure("orders", edge, edge, edge, edge),
+        Measure("orders", edge, 5),
+        Measure("orders", 0, edge),
+        Measure("orders", 0, 5, edge),
         Patterns("", edge),
         Read("orders", edge, 100),
         Read("orders", 0, edge),

@@ -32,6 +32,7 @@ from oncemq.protocol.commands import (
     Keyed,
     Keys,
     Leave,
+    Measure,
     Numbered,
     Open,
     Operation,
@@ -72,6 +73,7 @@ from oncemq.protocol.replies import (
     HelloReply,
     KeyInfo,
     KeysReply,
+    MeasureReply,
     NotNow,
     OpenReply,
     PatternInfo,
@@ -230,6 +232,7 @@ REQUESTS: list[tuple[str, list[Command], list[Frame]]] = [
         [Keys("http", "key-1", 10), Shares("keys"), Shares("registry", "a")],
         [],
     ),
+    ("measure a range, in parts", [Measure("orders", 0, 40, 1_000, 77)], []),
 ]
 
 REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
@@ -344,6 +347,11 @@ REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
     ("committed before", [CommitReply(0, -1, 0, 1_700_000_000_000, 0, True)], []),
     ("idempotency keys", [KeysReply((KeyInfo("key-1", 1_700_000_000_000),), "key-1")], []),
     ("the number of keys of each principal", [SharesReply((ShareInfo("http", 2),), "")], []),
+    (
+        "measured, in two parts and a rest",
+        [MeasureReply(77, 40, 2_500, 1_700_000_000_000, ((10, 1_000), (30, 1_200)))],
+        [],
+    ),
 ]
 
 

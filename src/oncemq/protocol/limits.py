@@ -31,6 +31,9 @@ NONCES_MAX = 4
 LIST_PAGE_MAX = 1_000
 LIST_PAGE_BYTES_MAX = 32 * 1024
 GET_BATCHES_MAX = 2_000
+#: Batches that one reply to a measure covers, and the parts in it.
+MEASURE_BATCHES_MAX = 16_384
+MEASURE_PARTS_MAX = 1_000
 WAIT_MS_MAX = 60_000
 #: Applies to the acks, the settles and the puts of a transaction separately.
 TRANSACTION_PARTS_MAX = 10_000

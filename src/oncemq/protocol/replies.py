@@ -209,6 +209,18 @@ class FindReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="fou
     offset: int
 
 
+class MeasureReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="measured"):
+    topic_id: int
+    #: The reply covers the range up to this offset; below the end of the range, continue from here.
+    next_position: int
+    #: The size of the stored batches. A batch that is only partly in the range counts in proportion.
+    bytes: int
+    #: When the first message was stored; 0 = no message of the range is stored.
+    time_ms: int
+    #: The end of each complete part as an offset, and the size of the part.
+    parts: tuple[tuple[int, int], ...] = ()
+
+
 class AckReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="acked"):
     acked: int
 
@@ -374,6 +386,7 @@ Reply = (
     | TakeReply
     | ExtendReply
     | FindReply
+    | MeasureReply
     | AckReply
     | TopicsReply
     | SubscriptionsReply

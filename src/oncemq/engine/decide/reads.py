@@ -13,7 +13,7 @@ from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.protocol import commands, replies
-from oncemq.protocol.limits import GET_BATCHES_MAX, Limits
+from oncemq.protocol.limits import GET_BATCHES_MAX, MEASURE_BATCHES_MAX, MEASURE_PARTS_MAX, Limits
 
 #: Number of busy topics that share a reply to a pattern get.
 TOPICS_PER_GET = 4
@@ -150,12 +150,36 @@ def find_offset(state: State, command: commands.Find) -> replies.Reply:
     return replies.FindReply(topic.id, topic.index.find_time(command.time_ms))
 
 
-def decide_read(state: State, limits: Limits, command: commands.Read) -> Decision:
+def measure(state: State, command: commands.Measure) -> replies.Reply:
+    topic = _find_topic(state, command)
+    if isinstance(topic, replies.Refusal):
+        return topic
+    if command.part_bytes < 0:
+        return replies.Refusal("MALFORMED", "the size of a part is negative")
+    index = topic.index
+    found = index.measure(command.start, command.stop, MEASURE_BATCHES_MAX)
+    parts = found.divide(command.part_bytes, MEASURE_PARTS_MAX) if command.part_bytes else ()
+    if len(parts) == MEASURE_PARTS_MAX:
+        size, stop = sum(part for _, part in parts), parts[-1][0]
+    else:
+        size, stop = found.bytes, found.stop
+    return replies.MeasureReply(topic.id, stop, size, found.time_ms, parts)
+
+
+def _find_topic(state: State, command: commands.Read | commands.Measure) -> Topic | replies.Refusal:
+    """The topic of a command that may state the id that the topic must have."""
     topic = state.topics.get(command.topic)
-    if topic is None or command.topic_id not in (0, topic.id):
-        if command.topic_id:
-            return Decision(replies.Refusal("TOPIC_GONE", f"topic '{command.topic}' was deleted"))
-        return Decision(replies.Refusal("TOPIC_UNKNOWN", f"there is no topic '{command.topic}'"))
+    if topic is not None and command.topic_id in (0, topic.id):
+        return topic
+    if command.topic_id:
+        return replies.Refusal("TOPIC_GONE", f"topic '{command.topic}' was deleted")
+    return replies.Refusal("TOPIC_UNKNOWN", f"there is no topic '{command.topic}'")
+
+
+def decide_read(state: State, limits: Limits, command: commands.Read) -> Decision:
+    topic = _find_topic(state, command)
+    if isinstance(topic, replies.Refusal):
+        return Decision(topic)
     position = start_of(topic, command.position)
     if isinstance(position, replies.Refusal):
         return Decision(position)

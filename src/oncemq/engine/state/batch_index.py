@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import chain
+from itertools import accumulate, chain
 
 import msgspec
 
@@ -31,6 +31,35 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     count: int
     skip: int
     time_ms: int
+
+
+class Extent(msgspec.Struct, frozen=True, gc=False):
+    """The batches of a range of offsets. A batch that is only partly in the range has its size in proportion."""
+
+    #: The end of the range; below the one that was asked for if it has too many batches.
+    stop: int
+    #: When the first batch was stored; 0 = there is none.
+    time_ms: int
+    #: The end of each batch.
+    ends: array[int]
+    #: The total size up to the end of each batch.
+    totals: list[int]
+
+    @property
+    def bytes(self) -> int:
+        return self.totals[-1] if self.totals else 0
+
+    def divide(self, part_bytes: int, parts_max: int) -> tuple[tuple[int, int], ...]:
+        """Divide into parts of at least `part_bytes`, each (end, size). What is left is not a part."""
+        found: list[tuple[int, int]] = []
+        before = 0
+        while len(found) < parts_max:
+            batch = bisect_left(self.totals, before + part_bytes)
+            if batch == len(self.totals):
+                break
+            found.append((min(self.ends[batch], self.stop), self.totals[batch] - before))
+            before = self.totals[batch]
+        return tuple(found)
 
 
 class BatchIndex:
@@ -133,6 +162,22 @@ class BatchIndex:
             first, before = end, 0
             entry += 1
         return found
+
+    def measure(self, start: int, stop: int, batches_max: int) -> Extent:
+        """Measure the stored messages of a range, of which at most `batches_max` batches are looked at."""
+        start, stored = max(start, self.first), min(stop, self.end)
+        if start >= stored:
+            return Extent(stop, 0, _NONE, [])
+        first, last = self.find(start), self.find(stored - 1)
+        if last >= first + batches_max:
+            last = first + batches_max - 1
+            stop = self.ends[last]
+        sizes = self.sizes[first : last + 1]
+        # The first batch may start before the range, and the last one may end after it.
+        for entry in {first, last}:
+            begin, end = self.first_offset(entry), self.ends[entry]
+            sizes[entry - first] = sizes[entry - first] * (min(end, stop) - max(begin, start)) // (end - begin)
+        return Extent(stop, self.times[first], self.ends[first : last + 1], list(accumulate(sizes)))
 
     def drop_below(self, floor: int) -> tuple[array[int], array[int]]:
         """Delete every entry that ends at or below `floor`. Return their positions and sizes."""

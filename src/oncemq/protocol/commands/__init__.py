@@ -139,6 +139,19 @@ class Find(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="find"):
     time_ms: int
 
 
+class Measure(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="measure"):
+    """Ask for the size of a range of messages, without reading it. One reply may cover only a part of the range."""
+
+    topic: str
+    start: int
+    #: The offset after the last message.
+    stop: int
+    #: Also divide the range at the ends of batches, into parts of at least this size; 0 = do not divide it.
+    part_bytes: int = 0
+    #: The id that the topic must have; 0 = any.
+    topic_id: int = 0
+
+
 class Read(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="read"):
     """Read any range that is still stored, without a subscription. Moves nothing."""
 
@@ -226,6 +239,7 @@ Command = (
     | Extend
     | Leave
     | Find
+    | Measure
     | Read
     | Topics
     | Subscriptions
