@@ -216,8 +216,13 @@ class RandomWorld(World):
             return self._commit_all()
         stage = self.rng.choice(stages)
         owner = self.engine.state.topics_by_id.get(stage.topic_id, topic)
-        batch = self.engine.state.writers.get("w", 0) + self.rng.randint(0, 1)
-        return commands.Commit("w", batch, owner.name, ((stage.name, stage.count),))
+        batch = self._last_batch() + self.rng.randint(0, 1)
+        content = self.rng.choice([b"", b"a", b"b"])
+        return commands.Commit("w", batch, owner.name, ((stage.name, stage.count),), content=content)
+
+    def _last_batch(self) -> int:
+        entry = self.engine.state.writers.get("w")
+        return entry.batch if entry is not None else 0
 
     def _commit_all(self) -> commands.Commit:
         """Commit what is staged on all topics, sometimes as a one-off commit."""
@@ -227,8 +232,8 @@ class RandomWorld(World):
             if (owner := state.topics_by_id.get(stage.topic_id)) is not None:
                 found.setdefault(owner.name, []).append((stage.name, stage.count))
         parts = tuple((name, tuple(stages)) for name, stages in found.items())
-        writer, batch = self.rng.choice([("", 0), ("w", state.writers.get("w", 0) + 1)])
-        return commands.Commit(writer, batch, "", (), parts)
+        writer, batch = self.rng.choice([("", 0), ("w", self._last_batch() + 1)])
+        return commands.Commit(writer, batch, "", (), parts, b"c" if writer else b"")
 
     # Other commands.
 

@@ -142,7 +142,9 @@ class History:
     def commit(self, topic: str) -> Commit:
         rng = self.rng
         if rng.random() < 0.5:
-            return Commit("w", rng.randint(0, 30), topic, ((f"s{rng.randint(0, 2)}", 1),))
+            batch = rng.randint(0, 30)
+            content = b"odd" if batch % 2 else b""
+            return Commit("w", batch, topic, ((f"s{rng.randint(0, 2)}", 1),), content=content)
         found: dict[str, list[tuple[str, int]]] = {}
         for stage in self.world.engine.state.stages.values():
             owner = self.world.engine.state.topics_by_id.get(stage.topic_id)
@@ -289,12 +291,14 @@ def fixed_history(world: World) -> None:
     world.do(Put("still", Envelope(1, 10, 0, 0, world.now_ms + 9_000)), "painter")
     world.do(Open("*", "walker"), "painter")
     world.do(Stage("first", "still", "painter", 1, Envelope(1, 10, 0)), "painter")
-    world.do(Commit("painter", 1, "still", (("first", 1),)), "painter")
+    world.do(Commit("painter", 1, "still", (("first", 1),), content=b"a vase"), "painter")
     world.do(CreateTopic("quiet", 10**9), "painter")
     world.do(Stage("both", "still", "", 0, Envelope(1, 10, 0)), "painter")
     world.do(Stage("and", "quiet", "", 0, Envelope(2, 10, 0)), "painter")
     world.do(Commit("", 0, "", (), (("still", (("both", 1),)), ("quiet", (("and", 2),)))), "poet")
     world.do(Stage("second", "still", "painter", 2, Envelope(1, 10, 0)), "painter")
+    world.do(Stage("third", "still", "painter", 2, Envelope(1, 10, 0)), "painter")
+    world.do(Abort(("third",)), "painter")
     world.do(RegistrySet("still", "life", b"x"), "painter")
     world.send(Keyed("web", "freed", Void()))
     world.do(RemoveKeys("web", ("freed",)), "painter")

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from oncemq.engine.event_bytes import need_bytes
+from oncemq.engine.state.state import WriterEntry
 from oncemq.protocol import commands, replies
-from oncemq.protocol.limits import STAGES_PER_COMMIT_MAX, Limits
+from oncemq.protocol.limits import CONTENT_BYTES_MAX, KEPT_COMMITS_MAX, STAGES_PER_COMMIT_MAX, Limits
 from tests.engine.world import World, code, put
 
 
@@ -249,7 +250,7 @@ def test_one_topic_and_several_are_not_mixed() -> None:
 def test_an_empty_batch_is_recorded() -> None:
     world = world_with_topics()
     assert world.do(commit_all((), 3)) == replies.CommitReply(0, -1, 0, world.now_ms, 0, False)
-    assert world.engine.state.writers == {"query/all": 3}
+    assert world.engine.state.writers == {"query/all": WriterEntry(3)}
     assert code(world.do(commands.Commit("query/all", 4, "", (("o1", 2),)))) == "NAME_INVALID"
 
 
@@ -319,3 +320,64 @@ def test_the_registry_is_limited() -> None:
     world.do(commands.RegistrySet("udp", "a", b""))
     assert code(world.do(commands.RegistrySet("text", "b", b""))) == "LIMIT_REACHED"
     assert code(world.do(commands.RegistrySet("udp", "a", bytes(70_000)))) == "TOO_LARGE"
+
+
+# What a batch consists of.
+
+
+def commit_content(batch: int, content: bytes, *stages: tuple[str, int]) -> commands.Commit:
+    return commands.Commit("query/out", batch, "out", stages, content=content)
+
+
+def is_before(reply: replies.Reply) -> bool:
+    assert isinstance(reply, replies.CommitReply)
+    return reply.before
+
+
+def test_a_batch_number_that_comes_back_with_other_content_is_refused() -> None:
+    world = world_with_topic()
+    world.do(stage("p0"))
+    assert not is_before(world.do(commit_content(0, b"a", ("p0", 2))))
+    assert is_before(world.do(commit_content(0, b"a")))
+    assert code(world.do(commit_content(0, b"b"))) == "BATCH_CHANGED"
+    assert code(world.do(stage("p1"))) == "STAGE_COMMITTED"
+    assert visible(world) == [0, 1]
+
+
+def test_a_refused_batch_keeps_its_stages_until_they_are_aborted() -> None:
+    world = world_with_topic()
+    world.do(stage("p0"))
+    world.do(stage("p1"))
+    world.do(commit_content(0, b"a", ("p0", 2)))
+    assert code(world.do(commit_content(0, b"b", ("p1", 2)))) == "BATCH_CHANGED"
+    assert set(world.engine.state.stages) == {"p1"}
+
+
+def test_the_contents_of_the_last_commits_are_kept() -> None:
+    world = world_with_topic()
+    for batch in range(KEPT_COMMITS_MAX + 2):
+        world.do(commit_content(2 * batch, b"%d" % batch))
+    assert len(world.engine.state.writers["query/out"].commits) == KEPT_COMMITS_MAX
+    assert is_before(world.do(commit_content(4, b"2")))
+    assert code(world.do(commit_content(4, b"3"))) == "BATCH_CHANGED"
+    # Batch 2 is not kept any more, and there was no batch 5.
+    assert code(world.do(commit_content(2, b"1"))) == "BATCH_CHANGED"
+    assert code(world.do(commit_content(5, b"2"))) == "BATCH_CHANGED"
+
+
+def test_a_commit_without_content_is_not_compared() -> None:
+    world = world_with_topic()
+    world.do(commit(4))
+    assert is_before(world.do(commit_content(4, b"a")))
+    assert is_before(world.do(commit_content(3, b"a")))
+    world.do(commit_content(5, b"a"))
+    assert is_before(world.do(commit(5)))
+    world.do(commit(6))
+    assert is_before(world.do(commit_content(6, b"a")))
+    assert code(world.do(commit_content(4, b"a"))) == "BATCH_CHANGED"
+
+
+def test_the_content_has_a_limit_and_needs_a_writer() -> None:
+    world = world_with_topic()
+    assert code(world.do(commit_content(0, bytes(CONTENT_BYTES_MAX + 1)))) == "MALFORMED"
+    assert code(world.do(commands.Commit("", 0, "out", (), content=b"a"))) == "MALFORMED"

@@ -65,5 +65,7 @@ def test_added_fields_change_the_digest() -> None:
         commands.Commit("w", 1, "", (), (("orders", (("s", 1),)),)),
         commands.Commit("w", 1, "", (), (("orders", (("s", 1),)), ("bills", ()))),
         commands.Commit("w", 1, "", ()),
+        commands.Commit("w", 1, "", (), content=b"a"),
+        commands.Commit("w", 1, "", (), content=b"b"),
     ]
     assert len({digest_of(operation) for operation in operations}) == len(operations)

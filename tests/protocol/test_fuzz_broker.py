@@ -326,6 +326,7 @@ def _operations_with(edge: int) -> list[Operation | Callable[[Victim], Operation
         Commit("writer", edge, "orders", ()),
         Commit("writer", 1, "orders", (("stage", edge),)),
         Commit("", edge, "orders", ()),
+        Commit("writer", 1, "orders", (), content=b"x" * min(abs(edge), 1_000)),
         Commit("writer", edge, "", (), (("orders", ()),)),
         Commit("writer", 1, "", (), (("orders", (("stage", edge),)), ("bills", ()))),
         RegistrySet("space", "key", b"value", edge),

@@ -233,6 +233,11 @@ REQUESTS: list[tuple[str, list[Command], list[Frame]]] = [
         [],
     ),
     ("measure a range, in parts", [Measure("orders", 0, 40, 1_000, 77)], []),
+    (
+        "commit a batch with its content",
+        [_numbered(10, Commit("writer", 7, "orders", (("stage-1", 1),), content=bytes(range(16))))],
+        [],
+    ),
 ]
 
 REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [

@@ -473,13 +473,23 @@ class Client:
         return AsyncStager(self._driver, stage, topic, writer, batch)
 
     async def commit(
-        self, writer: str, batch: int, topic: str | Mapping[str, StageCounts], stages: StageCounts | None = None
+        self,
+        writer: str,
+        batch: int,
+        topic: str | Mapping[str, StageCounts],
+        stages: StageCounts | None = None,
+        *,
+        content: bytes = b"",
     ) -> replies.CommitReply:
         """Publish stages, all or nothing. A `batch` that was committed before is not published again (`.before`).
 
         Stages are pairs of a name and the number of messages that it must hold; the messages get their topic's offsets
         in this order. Instead of one topic and its stages, `topic` may be a mapping from topics to their stages; then
         `.parts` has one entry for each topic, in the same order.
+
+        `content`, such as a digest of up to 64 bytes, identifies what the batch consists of. The broker keeps it
+        for the last 32 commits of the writer. A batch number that comes back with other content is refused with
+        BatchChanged, as is a number below those that are kept. Without it, any committed number is `.before`.
 
         Without a writer (`""`, batch 0) nothing is remembered: the commit happens once, as any command of this client,
         but the same commit by another client is not recognised.
@@ -490,7 +500,7 @@ class Client:
         >>> [part.count for part in commit.parts]
         [2, 1]
         """
-        return await self._driver.run(self._stages.commit(writer, batch, topic, stages))
+        return await self._driver.run(self._stages.commit(writer, batch, topic, stages, content))
 
     async def abort(self, stages: Iterable[str]) -> None:
         """Delete stages, those that exist. What was committed stays.

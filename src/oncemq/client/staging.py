@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.producer.encoding import Value, as_bytes, check_columns
 from oncemq.client.runtime.flow import Flow, Until
@@ -49,10 +51,16 @@ class Stages:
         return reply.count
 
     def commit(
-        self, writer: str, batch: int, topic: str | Mapping[str, StageCounts], stages: StageCounts | None
+        self,
+        writer: str,
+        batch: int,
+        topic: str | Mapping[str, StageCounts],
+        stages: StageCounts | None,
+        content: bytes,
     ) -> Flow[replies.CommitReply]:
         """Publish stages, all or nothing."""
-        return self._context.call(_commit_of(writer, batch, topic, stages), replies.CommitReply)
+        command = msgspec.structs.replace(_commit_of(writer, batch, topic, stages), content=content)
+        return self._context.call(command, replies.CommitReply)
 
     def abort(self, stages: Iterable[str]) -> Flow[None]:
         """Delete stages."""

@@ -24,6 +24,10 @@ REQUEST_FRAMES_MAX = 1_001
 COMMANDS_PER_REQUEST_MAX = 10_000
 REQUEST_HEADER_BYTES_MAX = 4 * 1024 * 1024
 STAGES_PER_COMMIT_MAX = 10_000
+#: The content of a commit: a digest that the writer computes.
+CONTENT_BYTES_MAX = 64
+#: Commits of one writer whose contents are kept, so that a repeated one can be compared.
+KEPT_COMMITS_MAX = 32
 WINDOW_MAX = 1_024
 #: Earlier hellos that a session remembers, so that a late retry of one of them cannot fence its successor.
 NONCES_MAX = 4

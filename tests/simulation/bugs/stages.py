@@ -13,7 +13,7 @@ from oncemq.engine.decide import operations
 from oncemq.engine.decide import stages as staging
 from oncemq.engine.decide.decision_context import DecisionContext, Outcome
 from oncemq.engine.snapshot import capture
-from oncemq.engine.state.state import State
+from oncemq.engine.state.state import State, WriterEntry
 from oncemq.protocol import commands
 from tests.simulation.bugs.registry import Patch, bug
 
@@ -100,7 +100,7 @@ def one_off_is_remembered() -> Sequence[Patch]:
 
     def committed(state: State, limits: Any, time_ms: int, event: events.Committed) -> None:
         real(state, limits, time_ms, event)
-        state.writers[event.writer] = event.batch
+        state.writers[event.writer] = WriterEntry(event.batch)
 
     return _applying(events.Committed, committed)
 
@@ -109,6 +109,21 @@ def one_off_is_remembered() -> Sequence[Patch]:
 def writers_are_missing_in_snapshots() -> Sequence[Patch]:
     def iterate(self: capture.Capture, *images: Any) -> Any:
         return real(self, *images[:-1], [])
+
+    real: Any = capture.Capture._iterate
+    return [(capture.Capture, "_iterate", iterate)]
+
+
+@bug("a batch number that comes back with other content is taken for a retry")
+def other_content_is_taken_for_a_retry() -> Sequence[Patch]:
+    return [(staging, "_refuse_other_content", lambda _context, _operation: None)]
+
+
+@bug("the contents of commits are missing in snapshots")
+def contents_are_missing_in_snapshots() -> Sequence[Patch]:
+    def iterate(self: capture.Capture, *images: Any) -> Any:
+        writers = [(writer, WriterEntry(entry.batch)) for writer, entry in images[-1]]
+        return real(self, *images[:-1], writers)
 
     real: Any = capture.Capture._iterate
     return [(capture.Capture, "_iterate", iterate)]

@@ -11,6 +11,7 @@ import msgspec
 from oncemq.client.core.commands.pending import Pending
 from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import commands, errors
+from oncemq.protocol.limits import KEPT_COMMITS_MAX
 from oncemq.protocol.replies import CommitReply, StageReply
 from tests.simulation.checks.history import Attempt
 from tests.simulation.environment.world import Violation
@@ -47,9 +48,13 @@ class Plan(msgspec.Struct):
     def commit(self, *, as_parts: bool) -> commands.Commit:
         if len(self.stages) == 1 and not as_parts:
             [(topic, stages)] = self.stages.items()
-            return commands.Commit(self.writer, self.batch, topic, tuple(stages))
+            return commands.Commit(self.writer, self.batch, topic, tuple(stages), content=self._content())
         parts = tuple((topic, tuple(stages)) for topic, stages in self.stages.items())
-        return commands.Commit(self.writer, self.batch, "", (), parts)
+        return commands.Commit(self.writer, self.batch, "", (), parts, self._content())
+
+    def _content(self) -> bytes:
+        """The same for every try of the batch, as the offsets of a micro-batch are."""
+        return b"batch %d" % self.batch if self.writer else b""
 
 
 class StagingWriter(Process):
@@ -86,6 +91,8 @@ class StagingWriter(Process):
         self._idle = False
         if self._commits and self.random.random() < 0.15:
             self._repeat_commit()
+        elif self._batch and self.random.random() < 0.1:
+            self._commit_other_content()
         else:
             self._stage_next(self._plan())
 
@@ -276,6 +283,9 @@ class StagingWriter(Process):
         reply = pending.reply
         if isinstance(reply, CommitReply) and committed and not reply.before:
             raise Violation(f"duplicated: batch {plan.batch} of {self.writer} was committed twice")
+        if isinstance(pending.error, errors.BatchChanged) and plan.batch < self._batch - KEPT_COMMITS_MAX:
+            self._pause()
+            return
         if isinstance(pending.error, errors.StageUnknown | errors.StageMismatch) and committed:
             raise Violation(f"lost: batch {plan.batch} of {self.writer} was committed before: {pending.error}")
         if isinstance(pending.error, errors.StageMismatch):
@@ -283,4 +293,18 @@ class StagingWriter(Process):
             self._pause()
         elif not self._failed(pending, plan):
             self._batch = max(self._batch, plan.batch + 1)
+            self._pause()
+
+    def _commit_other_content(self) -> None:
+        """A driver whose checkpoint has lost its last entries commits other messages under a known number."""
+        batch = max(0, self._batch - 1 - int(self.random.random() * 3))
+        operation = commands.Commit(self.writer, batch, "", (), (), b"other than batch %d" % batch)
+        self.submit(operation, None, lambda pending: self._refused_other_content(pending, batch))
+
+    def _refused_other_content(self, pending: Pending, batch: int) -> None:
+        if pending.reply is not None:
+            raise Violation(f"lost: other messages as batch {batch} of {self.writer} are reported as committed")
+        if isinstance(pending.error, errors.BatchChanged):
+            self.world.tally["client: other content refused"] += 1
+        if not self.is_over(pending):
             self._pause()

@@ -11,7 +11,7 @@ from oncemq.engine import events
 from oncemq.engine.apply.topics import find_or_create_topic
 from oncemq.engine.state.batch_index import EXPIRED
 from oncemq.engine.state.expiry import schedule_expiry, schedule_quota, schedule_retention
-from oncemq.engine.state.state import StagedBatch, StageEntry, State
+from oncemq.engine.state.state import StagedBatch, StageEntry, State, WriterEntry
 from oncemq.engine.state.topic import DelayedBatch, Topic
 from oncemq.protocol.limits import Limits
 
@@ -174,7 +174,8 @@ def _committed(state: State, _limits: Limits, time_ms: int, event: events.Commit
         _delete_stages(state, event.stages)
         return
     if event.writer:
-        state.writers[event.writer] = event.batch
+        entry = state.writers.get(event.writer, WriterEntry(-1))
+        state.writers[event.writer] = entry.after(event.batch, event.content)
     if event.topic_id:
         _publish(state, time_ms, event)
     for part in event.parts:

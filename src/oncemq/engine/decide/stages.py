@@ -14,7 +14,7 @@ from oncemq.engine.decide.decision_context import (
 from oncemq.engine.decide.puts import refuse_envelope
 from oncemq.engine.state.topic import Topic
 from oncemq.protocol import commands
-from oncemq.protocol.limits import STAGES_PER_COMMIT_MAX
+from oncemq.protocol.limits import CONTENT_BYTES_MAX, STAGES_PER_COMMIT_MAX
 from oncemq.protocol.names import refuse_key
 from oncemq.protocol.replies import NotNow, Refusal
 
@@ -58,7 +58,24 @@ def _refuse_writer(operation: commands.Stage | commands.Commit) -> Refusal | Non
 
 
 def _is_committed(context: DecisionContext, operation: commands.Stage | commands.Commit) -> bool:
-    return context.state.writers.get(operation.writer, -1) >= operation.batch
+    entry = context.state.writers.get(operation.writer)
+    return entry is not None and entry.batch >= operation.batch
+
+
+def _refuse_other_content(context: DecisionContext, operation: commands.Commit) -> Refusal | None:
+    """Refuse a batch that was committed before with other content: a success would say that this content is stored."""
+    entry = context.state.writers[operation.writer]
+    content = entry.content_of(operation.batch)
+    if not operation.content or content == operation.content:
+        return None
+    if content is not None:
+        text = f"'{operation.writer}' has already committed batch {operation.batch}, with other content"
+        return Refusal("BATCH_CHANGED", text)
+    if not entry.commits or operation.batch == entry.batch:
+        # The batch was committed without a content, by an older client: there is nothing to compare.
+        return None
+    text = f"'{operation.writer}' has already committed batch {entry.batch}, and no content is kept of batch"
+    return Refusal("BATCH_CHANGED", f"{text} {operation.batch}")
 
 
 def decide_commit(context: DecisionContext, operation: commands.Commit) -> Outcome:
@@ -67,6 +84,9 @@ def decide_commit(context: DecisionContext, operation: commands.Commit) -> Outco
     if refusal is not None:
         return refusal
     if _is_committed(context, operation):
+        changed = _refuse_other_content(context, operation)
+        if changed is not None:
+            return changed
         # This does not depend on whether its topics still exist.
         topic = context.state.topics.get(operation.topic)
         present = tuple(name for name in names if name in context.state.stages)
@@ -92,6 +112,8 @@ def _refuse_form(operation: commands.Commit, names: tuple[str, ...]) -> Refusal 
         return Refusal("MALFORMED", "a commit has one topic, or parts for several topics, but not both")
     if len({topic for topic, _ in operation.parts}) != len(operation.parts):
         return Refusal("MALFORMED", "a commit must name each topic at most once")
+    if len(operation.content) > CONTENT_BYTES_MAX or (operation.content and not operation.writer):
+        return Refusal("MALFORMED", f"a content has at most {CONTENT_BYTES_MAX} bytes, and needs a writer")
     if len(set(names)) != len(names):
         return Refusal("STAGE_MISMATCH", "a commit must name each stage at most once")
     return None
@@ -129,9 +151,22 @@ def _committed(
             part.subscriptions,
             part.stages,
             False,
+            content=operation.content,
         )
     count = sum(part.count for part in parts)
-    return events.Committed(context.claim, operation.writer, operation.batch, 0, -1, count, 0, (), False, tuple(parts))
+    return events.Committed(
+        context.claim,
+        operation.writer,
+        operation.batch,
+        0,
+        -1,
+        count,
+        0,
+        (),
+        False,
+        tuple(parts),
+        operation.content,
+    )
 
 
 def _refuse_stages(context: DecisionContext, topic: Topic, stages: commands.Stages) -> Refusal | None:

@@ -46,6 +46,7 @@ class Committed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="cm"
     #: The batch was committed before: only the stages are deleted, on all topics.
     before: bool
     parts: tuple[CommittedPart, ...] = ()
+    content: bytes = b""
 
 
 class StagesDropped(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sd"):

@@ -18,7 +18,7 @@ from oncemq.engine.state.expiry import rebuild_expiries, schedule_quota
 from oncemq.engine.state.key_table import KeyEntry
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.session import Session
-from oncemq.engine.state.state import StageEntry, State
+from oncemq.engine.state.state import StageEntry, State, WriterEntry
 from oncemq.engine.state.topic import DelayedBatch, Subscription, Topic
 from oncemq.protocol.commands import BY_PATTERN, REFUSE
 from oncemq.protocol.limits import Limits
@@ -103,6 +103,7 @@ class RegistryImage(msgspec.Struct, array_like=True, frozen=True, tag="registry"
 class WriterImage(msgspec.Struct, array_like=True, frozen=True, tag="writer"):
     writer: str
     batch: int
+    commits: tuple[tuple[int, bytes], ...] = ()
 
 
 Image = HeadImage | PatternImage | TopicImage | SessionImage | StageImage | KeyImage | RegistryImage | WriterImage
@@ -196,7 +197,7 @@ class Capture:
         stages: list[StageEntry],
         keys: list[KeyEntry],
         registry: list[tuple[str, list[RegistryEntry]]],
-        writers: list[tuple[str, int]],
+        writers: list[tuple[str, WriterEntry]],
     ) -> Iterator[Image]:
         yield head
         yield from patterns
@@ -211,7 +212,7 @@ class Capture:
         yield from (StageImage(stage) for stage in stages)
         yield from (KeyImage(key) for key in keys)
         yield from (RegistryImage(space, entry) for space, entries in registry for entry in entries)
-        yield from (WriterImage(writer, batch) for writer, batch in writers)
+        yield from (WriterImage(writer, entry.batch, entry.commits) for writer, entry in writers)
 
     def before_topic_changes(self, topic: Topic) -> None:
         if topic.captured != self.generation:
@@ -277,7 +278,7 @@ def _restore(state: State, limits: Limits, image: Image) -> None:
         state.registry.setdefault(image.namespace, {})[image.entry.key] = image.entry
         state.registry_entries += 1
     elif isinstance(image, WriterImage):
-        state.writers[image.writer] = image.batch
+        state.writers[image.writer] = WriterEntry(image.batch, image.commits)
     else:
         state.next_topic_id = image.next_topic_id
         state.next_epoch = image.next_epoch

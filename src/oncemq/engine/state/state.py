@@ -14,6 +14,7 @@ from oncemq.engine.state.session import Session
 from oncemq.engine.state.sorted_names import SortedNames
 from oncemq.engine.state.topic import Topic
 from oncemq.journal.contract import record_bytes
+from oncemq.protocol.limits import KEPT_COMMITS_MAX
 from oncemq.protocol.replies import RegistryEntry
 
 if TYPE_CHECKING:
@@ -37,6 +38,24 @@ class StageEntry(msgspec.Struct, array_like=True, frozen=True):
     #: Number of messages in all batches.
     count: int
     batches: tuple[StagedBatch, ...]
+
+
+class WriterEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A writer of commits."""
+
+    #: The last one that was committed.
+    batch: int
+    #: (batch, content) of the last commits that had a content, in order.
+    commits: tuple[tuple[int, bytes], ...] = ()
+
+    def after(self, batch: int, content: bytes) -> WriterEntry:
+        """Return the entry after another commit."""
+        commits = (*self.commits[1 - KEPT_COMMITS_MAX :], (batch, content)) if content else self.commits
+        return WriterEntry(batch, commits)
+
+    def content_of(self, batch: int) -> bytes | None:
+        """Return the content of a commit; None = it had none, is not kept any more, or there was no such commit."""
+        return next((content for number, content in reversed(self.commits) if number == batch), None)
 
 
 class State:
@@ -65,8 +84,7 @@ class State:
         self.registry: dict[str, dict[str, RegistryEntry]] = {}
         self.registry_entries = 0
         self.stages: dict[str, StageEntry] = {}
-        #: Writer → its last committed batch.
-        self.writers: dict[str, int] = {}
+        self.writers: dict[str, WriterEntry] = {}
         #: Position → delay id or stage name, of delayed and staged batches, which have no offset yet. Derived.
         self.unpublished: dict[int, int | str] = {}
         #: Extent → bytes of its records that are still needed. Derived.

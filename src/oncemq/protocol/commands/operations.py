@@ -190,7 +190,8 @@ Stages = tuple[tuple[str, int], ...]
 class Commit(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="commit"):
     """Publish stages on one or several topics, atomically and in the given order.
 
-    A batch at or below the writer's last one was committed before: its stages are deleted and the reply is success.
+    A batch at or below the writer's last one was committed before: its stages are deleted and the reply is success. If
+    the commit has a `content`, this holds only if the batch was committed with the same content.
     Writer "" with batch 0 is a one-off commit: only the session's number identifies it.
     """
 
@@ -201,6 +202,8 @@ class Commit(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="commit
     stages: Stages
     #: (topic, its stages) for several topics, instead of `topic` and `stages`.
     parts: tuple[tuple[str, Stages], ...] = ()
+    #: Identifies what the batch consists of, independently of how it is staged; b"" = not given.
+    content: bytes = b""
 
     def by_topic(self) -> tuple[tuple[str, Stages], ...]:
         """Return (topic, stages) pairs, for a commit to one topic and to several."""

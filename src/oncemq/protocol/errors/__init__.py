@@ -28,6 +28,7 @@
     │   ├── StageUnknown             STAGE_UNKNOWN
     │   ├── StageMismatch            STAGE_MISMATCH
     │   ├── StageCommitted           STAGE_COMMITTED
+    │   ├── BatchChanged             BATCH_CHANGED
     │   ├── RegistryConflict         REGISTRY_CONFLICT
     │   ├── SchemaInvalid            SCHEMA_INVALID
     │   ├── SchemaRequired           SCHEMA_REQUIRED
@@ -68,6 +69,7 @@
     ├── MissingExtra                 MISSING_EXTRA
     ├── PipelineInvalid              PIPELINE_INVALID
     ├── PipelineFailed               PIPELINE_FAILED
+    ├── CheckpointBehind             CHECKPOINT_BEHIND
     ├── InboxRewound                 INBOX_REWOUND
     ├── OutboxError                  OUTBOX
     │   ├── OutboxInvalid            OUTBOX_INVALID

@@ -243,6 +243,18 @@ class StageCommitted(Refused):
     advice = "Nothing to do: the messages are already stored."
 
 
+class BatchChanged(Refused):
+    """This batch number was committed before with different content. Nothing was written."""
+
+    code = "BATCH_CHANGED"
+    http_status = 409
+    advice = (
+        "For a stream, the checkpoint has lost entries or was restored from an older copy: restore the newest copy of "
+        "it, or start with a new checkpoint, which continues at the position of the subscription. For a batch write, "
+        "use a new `writeId`, or the next `writeNumber`."
+    )
+
+
 class RegistryConflict(Refused):
     """The registry entry does not have the expected version."""
 

@@ -98,6 +98,18 @@ class PipelineFailed(OnceMQError):
     advice = "Correct the cause and run the pipeline again: it continues. ONCEMQ_TRACEBACK=1 shows the Spark traceback."
 
 
+class CheckpointBehind(OnceMQError):
+    """The checkpoint of a stream is behind its subscription: it has lost its last entries, or is an older copy."""
+
+    code = "CHECKPOINT_BEHIND"
+    exit_code = 7
+    http_status = 409
+    advice = (
+        "Restore the newest copy of the checkpoint. Without one, start with a new checkpoint (move the old folder "
+        "away): the stream then continues at the position of the subscription (docs/spark.md)."
+    )
+
+
 class InboxRewound(OnceMQError):
     """The inbox database is behind the broker: it was restored from an older copy, and messages would be missing."""
 
