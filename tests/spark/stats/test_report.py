@@ -7,10 +7,11 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from oncemq.spark.stats.charts import Line, line_chart, time_text, with_gaps_as_zero
+from oncemq.spark.stats.charts import Line, fill_gaps, line_chart, time_text
 from oncemq.spark.stats.model import (
     LagStats,
     LatencyStats,
+    LatencyWindow,
     Stats,
     SubscriptionStats,
     TopicStats,
@@ -24,15 +25,17 @@ START_MS = 1_767_225_600_000
 def some_stats(*, recorded: bool) -> Stats:
     name = 'or<b>ders & "more"'
     windows = [WindowStats(name, START_MS + 10_000 * at, 100 * at, 5000, 40, 90, 99) for at in range(1, 5)]
-    latencies = [LatencyStats(name, what, START_MS, 100, 0.7, 3.5, 9.0) for what in ("put", "delivery")]
+    latencies = [LatencyStats(name, what, 100, 7, 35, 9000) for what in ("put", "delivery")]
+    latency_windows = [LatencyWindow(name, what, START_MS, 100, 7, 35, 9000) for what in ("put", "delivery")]
     return Stats(
         START_MS,
         "tcp://127.0.0.1:5555",
         10.0,
-        (TopicStats(name, 1000, 20_000, START_MS, START_MS + 50_000, 40, 90, 99, 7),),
+        (TopicStats(name, 1000, 20_000, START_MS, START_MS + 50_000, 40, 90, 99, 7, 20.0),),
         tuple(windows),
         (SubscriptionStats(name, "billing", 12, 90.0), SubscriptionStats(name, "kitchen", 0, None)),
         tuple(latencies) if recorded else (),
+        tuple(latency_windows) if recorded else (),
         (LagStats(name, "billing", START_MS, 12),) if recorded else (),
     )
 
@@ -91,10 +94,28 @@ def test_every_point_of_a_line_lies_within_its_chart() -> None:
         assert 0 <= y <= 220
 
 
-def test_a_window_in_which_nothing_came_is_a_zero() -> None:
-    filled = with_gaps_as_zero([(0, 5), (1000, 6), (5000, 7)], 1000)
-    assert filled == [(0, 5), (1000, 6), (2000, 0), (4000, 0), (5000, 7)]
-    assert with_gaps_as_zero([(0, 5), (2000, 7)], 1000) == [(0, 5), (1000, 0), (2000, 7)]
+def test_a_window_in_which_nothing_happened_has_a_known_value() -> None:
+    filled = fill_gaps([(0, 5), (1000, 6), (5000, 7)], 1000, 0)
+    assert filled == [(0, 5), (1000, 6), (2000, 0), (3000, 0), (4000, 0), (5000, 7)]
+    assert fill_gaps([(0, 5), (2000, 7)], 1000, None) == [(0, 5), (1000, 5), (2000, 7)], "a lag stays as it was"
+
+
+def test_a_line_does_not_cross_windows_without_a_value() -> None:
+    chart = line_chart([Line("p99", [(0, 5), (1000, 6), (5000, 7)])], number_text, 1000)
+    assert chart.count("<polyline") == 2
+
+
+def test_a_topic_has_the_same_colour_in_all_charts() -> None:
+    stats = some_stats(recorded=True)
+    other = msgspec.structs.replace(stats.latency_windows[0], topic="recorded only")
+    latency = msgspec.structs.replace(stats.latencies[0], topic="recorded only")
+    page = render_page(
+        msgspec.structs.replace(
+            stats, latencies=(latency, *stats.latencies), latency_windows=(other, *stats.latency_windows)
+        )
+    )
+    assert '<span class="swatch line-1"></span>recorded only, p99' in page
+    assert page.count('<span class="swatch line-0"></span>or&lt;b&gt;ders') == 4 + 2 + 1
 
 
 def test_numbers_are_said_in_few_letters() -> None:
@@ -110,5 +131,6 @@ def test_numbers_are_said_in_few_letters() -> None:
     assert (milliseconds_text(0.5), milliseconds_text(2500)) == ("0.5 ms", "2.5 s")
     assert [seconds_text(value) for value in (5, 90, 5400, 172_800)] == ["5 s", "1.5 min", "1.5 h", "2 d"]
     assert time_text(START_MS, 0) == "2026-01-01 00:00:00"
-    assert time_text(START_MS, 10_000) == "00:00:00"
+    assert time_text(START_MS, 60_000) == "00:00:00"
+    assert time_text(START_MS + 25, 100) == "00:00:00.025"
     assert time_text(START_MS, 10**9) == "01 Jan"

@@ -13,7 +13,10 @@ from oncemq.cli.support.options import DURATION, Reach, json_option, moment_of, 
 from oncemq.terminal import bytes_text, json_line, note, table
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from oncemq.spark.stats.model import Stats
+    from oncemq.spark.stats.selection import StatsSelection
 
 
 @click.command(
@@ -54,15 +57,18 @@ def stats(
     """Show rates, sizes, lag and latency per topic and time window.
 
     TOPIC may be a pattern in quotes: "orders.*", or "#" for all topics. Only stored messages are counted; topics with
-    a retention store more. The HTML page works offline. Latency needs client records, which docs/audit.md describes.
+    a retention store more. Percentiles are exact. The HTML page works offline.
+
+    Latency needs client records, which docs/audit.md describes. Its figures include recorded messages that the broker
+    no longer stores, and --since and --until apply to the times of their confirmations.
     """
-    source = _source_options(topics, since, until)
+    selection = _selection(topics, since, until)
     url = broker_url(reach)
     require_broker(reach)
     with spark_session("stats", master) as spark:
         from oncemq.spark.stats import collect_stats
 
-        found = collect_stats(spark, url, source, window_s=window, records=records)
+        found = collect_stats(spark, url, selection, window_s=window, records=records)
     if path is not None:
         from oncemq.spark.stats import render_page
 
@@ -74,23 +80,28 @@ def stats(
     _show(found)
 
 
-def _source_options(topics: tuple[str, ...], since: str | None, until: str | None) -> dict[str, str]:
-    """The options of `format("oncemq")`."""
-    import json
-
+def _selection(topics: tuple[str, ...], since: str | None, until: str | None) -> StatsSelection:
     from oncemq.protocol.patterns import is_pattern
+    from oncemq.spark.stats.selection import StatsSelection
 
     patterns = [topic for topic in topics if is_pattern(topic)]
     if patterns and len(topics) > 1:
         raise click.BadParameter("give either one pattern, or topics by their names.", param_hint="TOPIC")
-    source = {"pattern": topics[0]} if patterns else {"topics": json.dumps(topics)}
-    for option, name, text in (("--since", "startingOffsets", since), ("--until", "endingOffsets", until)):
-        if text is not None:
-            time = moment_of(text)
-            if time is None:
-                raise click.BadParameter(f"{text!r} is not a time, such as 2026-01-31T12:00 or -2h.", param_hint=option)
-            source[name] = time.isoformat()
-    return source
+    start, end = _moment(since, "--since"), _moment(until, "--until")
+    if start is not None and end is not None and start >= end:
+        raise click.BadParameter("it is not after --since, so nothing is selected.", param_hint="--until")
+    if patterns:
+        return StatsSelection(pattern=topics[0], since=start, until=end)
+    return StatsSelection(topics=topics, since=start, until=end)
+
+
+def _moment(text: str | None, option: str) -> datetime | None:
+    if text is None:
+        return None
+    time = moment_of(text)
+    if time is None:
+        raise click.BadParameter(f"{text!r} is not a time, such as 2026-01-31T12:00 or -2h.", param_hint=option)
+    return time
 
 
 def _show(stats: Stats) -> None:
@@ -105,7 +116,7 @@ def _show(stats: Stats) -> None:
         click.echo("No messages are stored in these topics.")
     for what in dict.fromkeys(row.what for row in stats.latencies):
         click.echo()
-        for line in table((f"LATENCY: {what.upper()}", "MESSAGES", "P50", "P99"), _latencies(stats, what)):
+        for line in table((f"LATENCY: {what.upper()}", "MESSAGES", "P50", "P99", "MAX"), _latencies(stats, what)):
             click.echo(line)
     if stats.subscriptions:
         click.echo()
@@ -115,11 +126,9 @@ def _show(stats: Stats) -> None:
             click.echo(line)
 
 
-def _latencies(stats: Stats, what: str) -> list[tuple[str, int, str, str]]:
-    """By topic, the maximum over its windows."""
-    found: dict[str, tuple[int, float, float]] = {}
-    for row in stats.latencies:
-        if row.what == what:
-            messages, p50_ms, p99_ms = found.get(row.topic, (0, 0.0, 0.0))
-            found[row.topic] = (messages + row.messages, max(p50_ms, row.p50_ms), max(p99_ms, row.p99_ms))
-    return [(topic, count, f"{p50_ms:.1f} ms", f"{p99_ms:.1f} ms") for topic, (count, p50_ms, p99_ms) in found.items()]
+def _latencies(stats: Stats, what: str) -> list[tuple[str, int, str, str, str]]:
+    return [
+        (row.topic, row.messages, f"{row.p50_ms:,} ms", f"{row.p99_ms:,} ms", f"{row.max_ms:,} ms")
+        for row in stats.latencies
+        if row.what == what
+    ]

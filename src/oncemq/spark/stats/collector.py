@@ -1,9 +1,9 @@
-"""Collects statistics: two passes over the topics with Spark, and a few requests to the broker."""
+"""Collects statistics: one pass over the topics with Spark, one over client records, and requests to the broker."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -12,8 +12,10 @@ from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.replies import SubscriptionInfo
 from oncemq.spark.connections import shared_client
-from oncemq.spark.stats import latency
+from oncemq.spark.stats.latency import RecordedStats, Records
 from oncemq.spark.stats.model import Stats, SubscriptionStats, TopicStats, WindowStats
+from oncemq.spark.stats.percentiles import percentile_columns
+from oncemq.spark.stats.selection import StatsSelection
 
 #: The approximate number of windows if their length is not given.
 _WINDOWS = 60
@@ -25,29 +27,38 @@ _TIMEOUT_S = 30.0
 def collect_stats(
     spark: SparkSession,
     url: str,
-    source: Mapping[str, str],
+    selection: StatsSelection,
     *,
     window_s: float | None = None,
     records: str | None = None,
 ) -> Stats:
-    """Collect statistics of the messages that `source`, options of `format("oncemq")`, selects. `records` is a folder
-    of client records, which add latency and lag over time. Raises SettingInvalid."""
+    """Collect statistics of the selected messages. `records` is a folder of client records, which add latency and lag
+    over time. Raises SettingInvalid."""
     columns = {"columns": "topic,timestamp,key,value"}
-    rows = spark.read.format("oncemq").options(url=url, **source, **columns).load()
+    rows = spark.read.format("oncemq").options(url=url, **selection.source_options, **columns).load()
     at_s, size = F.col("timestamp").cast("double").alias("at_s"), F.length("value").alias("size")
-    sized = rows.select("topic", "key", at_s, size)
-    topics = _topics(sized)
-    width_s = _window_width(topics, window_s)
+    # Kept, because messages may arrive and be deleted meanwhile: topics and their windows must have the same ones.
+    sized = rows.select("topic", F.xxhash64("key").alias("key_hash"), F.isnotnull("key").alias("has_key"), at_s, size)
+    sized = sized.persist()
+    try:
+        topics = _topics(sized)
+        recorder = Records(spark, records, selection) if records else None
+        width_s = _window_width(_span_s(topics, recorder), window_s)
+        windows = _windows(sized, width_s)
+    finally:
+        sized.unpersist()
+    recorded = recorder.stats(width_s) if recorder else RecordedStats()
     client = shared_client(url, _TIMEOUT_S)
-    recorded = latency.read_latency(spark, records, width_s) if records else latency.RecordedStats((), ())
     return Stats(
         made_ms=round(time.time() * 1000),
         broker=url,
         window_s=width_s,
         topics=topics,
-        windows=_windows(sized, width_s),
-        subscriptions=tuple(_subscriptions(client, [topic.topic for topic in topics])),
+        windows=windows,
+        # Topics without stored messages have subscriptions too: all their messages are acked.
+        subscriptions=tuple(_subscriptions(client, selection.names(topic.name for topic in client.topics()))),
         latencies=recorded.latencies,
+        latency_windows=recorded.windows,
         lags=recorded.lags,
     )
 
@@ -57,7 +68,7 @@ def _topics(sized: DataFrame) -> tuple[TopicStats, ...]:
         *_size_columns(),
         F.min("at_s").alias("first_s"),
         F.max("at_s").alias("last_s"),
-        F.approx_count_distinct("key").alias("keys"),
+        F.approx_count_distinct(F.when(F.col("has_key"), F.col("key_hash"))).alias("keys"),
     )
     return tuple(
         TopicStats(
@@ -66,6 +77,7 @@ def _topics(sized: DataFrame) -> tuple[TopicStats, ...]:
             first_ms=round(row.first_s * 1000),
             last_ms=round(row.last_s * 1000),
             keys=row["keys"],
+            per_s=round(row.messages / max(1.0, row.last_s - row.first_s), 3),
         )
         for row in rows.orderBy("topic").collect()
     )
@@ -83,24 +95,25 @@ def _size_columns() -> Iterable[Column]:
     return (
         F.count("*").alias("messages"),
         F.sum("size").alias("bytes"),
-        F.percentile_approx("size", [0.5, 0.99]).alias("quantiles"),
-        F.max("size").alias("size_max"),
+        *percentile_columns("size", "size"),
     )
 
 
 def _size_stats(row: Row) -> dict[str, int]:
-    p50, p99 = row.quantiles
-    found = {"messages": row.messages, "bytes": row.bytes, "size_max": row.size_max}
-    return {**found, "size_p50": p50, "size_p99": p99}
+    return {name: row[name] for name in ("messages", "bytes", "size_p50", "size_p99", "size_max")}
 
 
-def _window_width(topics: Iterable[TopicStats], wanted_s: float | None) -> float:
+def _span_s(topics: Iterable[TopicStats], records: Records | None) -> float:
+    """The time between the first and the last message, stored or recorded."""
+    times = [time_ms for topic in topics for time_ms in (topic.first_ms, topic.last_ms)]
+    times += (records.span_ms if records else None) or ()
+    return (max(times) - min(times)) / 1000 if times else 0.0
+
+
+def _window_width(span_s: float, wanted_s: float | None) -> float:
     """The length of a window. By default, a round number that makes at most about _WINDOWS windows.
 
     Raises SettingInvalid for more than _WINDOWS_MAX windows."""
-    first = min((topic.first_ms for topic in topics), default=0)
-    last = max((topic.last_ms for topic in topics), default=0)
-    span_s = (last - first) / 1000
     if wanted_s is not None:
         if span_s / wanted_s > _WINDOWS_MAX:
             raise errors.SettingInvalid(

@@ -1,4 +1,8 @@
-"""The statistics of topics. Times are milliseconds since 1970. A window is identified by its start."""
+"""The statistics of topics. Times are milliseconds since 1970. A window is identified by its start.
+
+A percentile is the smallest value of a message such that at least that share of the messages have this value or a
+smaller one. It is exact, and that of a topic is computed from all its messages, not from those of its windows.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,8 @@ class TopicStats(msgspec.Struct, frozen=True):
     size_max: int
     #: The approximate number of distinct keys.
     keys: int
-
-    @property
-    def per_s(self) -> float:
-        """The average number of messages per second between the first and the last."""
-        return self.messages / max(1.0, (self.last_ms - self.first_ms) / 1000)
+    #: The average number of messages per second between the first and the last.
+    per_s: float
 
 
 class WindowStats(msgspec.Struct, frozen=True):
@@ -47,11 +48,22 @@ class LatencyStats(msgspec.Struct, frozen=True):
     topic: str
     #: "put": from sending to the broker's confirmation; "delivery": from the confirmation to the consumer.
     what: str
+    messages: int
+    p50_ms: int
+    p99_ms: int
+    max_ms: int
+
+
+class LatencyWindow(msgspec.Struct, frozen=True):
+    """The latency of the messages that were confirmed or delivered in a window."""
+
+    topic: str
+    what: str
     start_ms: int
     messages: int
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
+    p50_ms: int
+    p99_ms: int
+    max_ms: int
 
 
 class LagStats(msgspec.Struct, frozen=True):
@@ -70,6 +82,7 @@ class Stats(msgspec.Struct, frozen=True):
     topics: tuple[TopicStats, ...]
     windows: tuple[WindowStats, ...]
     subscriptions: tuple[SubscriptionStats, ...]
-    #: Both are empty without client records.
+    #: These three are empty without client records.
     latencies: tuple[LatencyStats, ...] = ()
+    latency_windows: tuple[LatencyWindow, ...] = ()
     lags: tuple[LagStats, ...] = ()

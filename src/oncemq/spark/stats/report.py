@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby
 
-from oncemq.spark.stats.charts import Line, Point, line_chart, time_text, with_gaps_as_zero
+from oncemq import terminal
+from oncemq.spark.stats.charts import Line, Point, fill_gaps, line_chart, time_text
 from oncemq.spark.stats.latency import DELIVERY_LATENCY, PUT_LATENCY
-from oncemq.spark.stats.model import LatencyStats, Stats, TopicStats, WindowStats
+from oncemq.spark.stats.model import LatencyWindow, Stats, TopicStats, WindowStats
 
 #: The maximum number of lines in a chart. The busiest topics are shown.
 _LINES_MAX = 8
+
+#: The columns that contain text. The others are numbers, which are aligned to the right.
+_TEXT_HEADS = ("Topic", "Subscriber", "Latency")
+
+#: The kinds of latency, as text.
+_LATENCIES = {PUT_LATENCY: "Put: sent → stored", DELIVERY_LATENCY: "Delivery: stored → consumer"}
 
 _STYLE = """
 :root { --ink: #1d2733; --soft: #66758a; --line: #dde3ea; --page: #f6f8fa; --card: #fff; color-scheme: light dark; }
@@ -28,14 +35,16 @@ main { display: grid; gap: 16px; grid-template-columns: repeat(auto-fit, minmax(
 main > .wide { grid-column: 1 / -1; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 5px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child, .text { text-align: left; } th { color: var(--soft); font-weight: 500; }
+th.text, td.text { text-align: left; } th { color: var(--soft); font-weight: 500; }
 svg { width: 100%; height: auto; display: block; } svg text { fill: var(--soft); font-size: 11px; }
-.grid { stroke: var(--line); } polyline { fill: none; stroke-width: 1.8; stroke: currentColor; }
-circle { fill: currentColor; }
+.grid { stroke: var(--line); } polyline { fill: none; stroke-width: 1.6; stroke: currentColor; }
+polyline.dashed { stroke-dasharray: 3 3; } circle { fill: currentColor; }
+section > p { margin: 0; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; list-style: none; padding: 0; margin: 8px 0 0;
   color: var(--soft); font-size: 13px; }
 .swatch { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 6px;
   background: currentColor; }
+.swatch.dashed { background: repeating-linear-gradient(90deg, currentColor 0 2px, transparent 2px 4px); }
 .line-0 { color: #2f7ed8; } .line-1 { color: #e0682f; } .line-2 { color: #2d9f6b; } .line-3 { color: #b455c6; }
 .line-4 { color: #c9a227; } .line-5 { color: #d6455d; } .line-6 { color: #3fa7b8; } .line-7 { color: #8a7f72; }
 """
@@ -43,7 +52,9 @@ circle { fill: currentColor; }
 
 def render_page(stats: Stats) -> str:
     """Return an HTML document."""
-    sections = [_topic_table(stats), *_topic_charts(stats), _subscription_table(stats), *_recorded(stats)]
+    colours = _colours(stats)
+    sections = [_topic_table(stats), *_topic_charts(stats, colours), _subscription_table(stats)]
+    sections += _recorded(stats, colours)
     title = f"OnceMQ: {len(stats.topics)} topic{'' if len(stats.topics) == 1 else 's'}"
     created = time_text(stats.made_ms, 0)
     return f"""<!DOCTYPE html>
@@ -65,6 +76,13 @@ def render_page(stats: Stats) -> str:
 """
 
 
+def _colours(stats: Stats) -> dict[str, int]:
+    """The number of the colour of each topic, the same in all charts."""
+    busiest = sorted(stats.topics, key=lambda topic: -topic.messages)
+    names = [topic.topic for topic in busiest] + [row.topic for row in stats.latencies]
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}
+
+
 def _section(title: str, inside: str, *, wide: bool = False) -> str:
     return f"<section{' class=wide' if wide else ''}><h2>{escape(title)}</h2>{inside}</section>\n"
 
@@ -78,11 +96,11 @@ def _topic_table(stats: Stats) -> str:
 
 
 def _topic_row(topic: TopicStats) -> tuple[str, ...]:
-    sizes = (bytes_text(size) for size in (topic.size_p50, topic.size_p99, topic.size_max))
+    sizes = (f"{size:,} B" for size in (topic.size_p50, topic.size_p99, topic.size_max))
     return (
         topic.topic,
         f"{topic.messages:,}",
-        bytes_text(topic.bytes),
+        terminal.bytes_text(topic.bytes),
         f"{topic.per_s:,.1f}",
         *sizes,
         f"{topic.keys:,}",
@@ -91,17 +109,15 @@ def _topic_row(topic: TopicStats) -> tuple[str, ...]:
     )
 
 
-def _topic_charts(stats: Stats) -> Iterable[str]:
+def _topic_charts(stats: Stats, colours: Mapping[str, int]) -> Iterable[str]:
     width_ms, width_s = stats.window_s * 1000, stats.window_s
-    busiest = sorted(stats.topics, key=lambda topic: -topic.messages)[:_LINES_MAX]
-    names = [topic.topic for topic in busiest]
     windows = {topic: list(rows) for topic, rows in groupby(stats.windows, key=lambda row: row.topic)}
 
     def chart(value: Callable[[WindowStats], float], unit: Callable[[float], str], *, is_rate: bool) -> str:
         lines = []
-        for name in names:
+        for name in list(colours)[:_LINES_MAX]:
             points: list[Point] = [(row.start_ms, value(row)) for row in windows.get(name, [])]
-            lines.append(Line(name, with_gaps_as_zero(points, width_ms) if is_rate else points))
+            lines.append(Line(name, fill_gaps(points, width_ms, 0.0) if is_rate else points, colours[name]))
         return line_chart(lines, unit, width_ms)
 
     yield _section("Messages per second", chart(lambda row: row.messages / width_s, number_text, is_rate=True))
@@ -127,33 +143,47 @@ def _subscription_table(stats: Stats) -> str:
 # Client records.
 
 
-def _recorded(stats: Stats) -> Iterable[str]:
+def _recorded(stats: Stats, colours: Mapping[str, int]) -> Iterable[str]:
     if not stats.latencies and not stats.lags:
         text = (
             "Latency and lag over time need client records: set ONCEMQ_RECORD=DIR for clients, and use --records DIR."
         )
         yield _section("Latency", f"<p>{escape(text)}</p>", wide=True)
         return
+    yield _latency_table(stats)
     width_ms = stats.window_s * 1000
-    titles = {PUT_LATENCY: "Put latency: sent → stored", DELIVERY_LATENCY: "Delivery latency: stored → consumer"}
-    for what, title in titles.items():
-        rows = [row for row in stats.latencies if row.what == what]
-        yield _section(title, line_chart(_latency_lines(rows), milliseconds_text, width_ms))
+    for what, title in _LATENCIES.items():
+        rows = [row for row in stats.latency_windows if row.what == what]
+        yield _section(title, line_chart(_latency_lines(rows, colours), milliseconds_text, width_ms))
     by_name = groupby(stats.lags, key=lambda row: (row.topic, row.subscriber))
     lines = [
-        Line(f"{topic} / {subscriber}", [(row.start_ms, row.lag) for row in rows])
+        Line(f"{topic} / {subscriber}", fill_gaps([(row.start_ms, row.lag) for row in rows], width_ms, None))
         for (topic, subscriber), rows in by_name
     ]
     yield _section("Lag over time", line_chart(lines[:_LINES_MAX], number_text, width_ms))
 
 
-def _latency_lines(rows: Sequence[LatencyStats]) -> list[Line]:
-    """The median and the 99th percentile of each topic."""
+def _latency_table(stats: Stats) -> str:
+    heads = ("Topic", "Latency", "Messages", "p50", "p99", "max")
+    rows = (
+        (
+            row.topic,
+            _LATENCIES[row.what],
+            f"{row.messages:,}",
+            *map(milliseconds_text, (row.p50_ms, row.p99_ms, row.max_ms)),
+        )
+        for row in stats.latencies
+    )
+    return _section("Latency", _table(heads, rows), wide=True)
+
+
+def _latency_lines(rows: Sequence[LatencyWindow], colours: Mapping[str, int]) -> list[Line]:
+    """The median and the 99th percentile of each topic, in its colour."""
     lines = []
     for topic, group in groupby(rows, key=lambda row: row.topic):
-        points = list(group)
-        lines.append(Line(f"{topic}, p50", [(row.start_ms, row.p50_ms) for row in points]))
-        lines.append(Line(f"{topic}, p99", [(row.start_ms, row.p99_ms) for row in points]))
+        points, colour = list(group), colours[topic]
+        lines.append(Line(f"{topic}, p50", [(row.start_ms, row.p50_ms) for row in points], colour, is_dashed=True))
+        lines.append(Line(f"{topic}, p99", [(row.start_ms, row.p99_ms) for row in points], colour))
     return lines[:_LINES_MAX]
 
 
@@ -161,9 +191,16 @@ def _latency_lines(rows: Sequence[LatencyStats]) -> list[Line]:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+    head = _cells("th", heads, heads)
+    body = "".join(f"<tr>{_cells('td', heads, row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cells(tag: str, heads: Sequence[str], texts: Sequence[str]) -> str:
+    return "".join(
+        f"<{tag}{' class=text' if head in _TEXT_HEADS else ''}>{escape(text)}</{tag}>"
+        for head, text in zip(heads, texts, strict=True)
+    )
 
 
 def number_text(value: float) -> str:
