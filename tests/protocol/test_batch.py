@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncemq.protocol import errors
-from oncemq.protocol.batch import decode_batch, encode_batch, split
+from oncemq.protocol.batch import batch_problem, decode_batch, encode_batch, schema_version_of, split
 from oncemq.protocol.message import Message
+from oncemq.protocol.schema import Schema, parse_fields
 from tests.protocol.strategies import batches
 
 SETTINGS = settings(max_examples=200, deadline=None)
@@ -95,3 +96,18 @@ def test_a_batch_with_unknown_sections_is_refused_as_unsupported() -> None:
     payload[1] |= 0x40
     with pytest.raises(errors.Unsupported, match="flags 0x40"):
         decode_batch(bytes(payload), "t", 1, 0, 0, 0, 2)
+
+
+@SETTINGS
+@given(batches(), st.integers(1, 2**32 - 1))
+def test_a_batch_says_which_schema_its_values_match(batch: Batch, version: int) -> None:
+    payload = encode_batch(*batch, None, version)
+    count = len(batch[0])
+    schema = Schema(parse_fields("id: int64"))
+    found = decode_batch(payload, "t", 9, 100, 5, 0, count, {version: schema}.get)
+    assert all((message.schema_version, message.schema) == (version, schema) for message in found)
+    assert schema_version_of(payload) == version
+    assert batch_problem(payload, count, version) is None
+    problem = batch_problem(payload, count, 0)
+    assert problem is not None
+    assert f"schema version {version}" in problem.text

@@ -25,6 +25,7 @@ FIRST_REQUESTS = {
     "subscribe from the earliest message on": (
         "9301069196a16ea5616c69636501030194a9737562736372696265a66f7264657273a76b69746368656efe"
     ),
+    "put": ("93010b9196a16ea5616c69636501080194a3707574a66f7264657273960128cfbbc2d19850a5948d0000c400c3"),
     "commit": ("93010d9196a16ea5616c696365010a0195a6636f6d6d6974a677726974657205a66f72646572739192a773746167652d3101"),
 }
 FIRST_REPLIES = {
@@ -38,8 +39,8 @@ FIRST_REPLIES = {
 
 @pytest.mark.parametrize("what", FIRST_REQUESTS)
 def test_a_request_of_the_first_release_is_understood(what: str) -> None:
-    [commands] = [commands for name, commands, _ in REQUESTS if name == what]
-    request, _ = decode_request([bytes.fromhex(FIRST_REQUESTS[what])])
+    [(commands, payloads)] = [(commands, payloads) for name, commands, payloads in REQUESTS if name == what]
+    request, _ = decode_request([bytes.fromhex(FIRST_REQUESTS[what]), *payloads])
     assert list(request.commands) == commands
 
 

@@ -258,7 +258,7 @@ class Round:
         for envelope, payload in zip(envelopes, payloads, strict=True):
             if checksum(payload) != envelope.checksum:
                 return Decision(NotNow("DAMAGED_IN_TRANSIT", "the payload does not match its checksum"))
-            if (problem := batch_problem(payload, envelope.count)) is not None:
+            if (problem := batch_problem(payload, envelope.count, envelope.schema_version)) is not None:
                 return Decision(Refusal(problem.code, problem.text))
         decision = self._decide(slot, command)
         event = decision.event

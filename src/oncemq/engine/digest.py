@@ -24,9 +24,37 @@ def digest_of(operation: commands.Operation) -> int:
     Later fields count only if they differ from their defaults: operations that were decided before an upgrade are
     recognised after it.
     """
-    if type(operation) in _ELEMENTS_IN_VERSION_1:
-        return xxhash.xxh3_64_intdigest(_encode(_elements(operation)))
-    return xxhash.xxh3_64_intdigest(_encode(operation))
+    return xxhash.xxh3_64_intdigest(_encode(_comparable(operation)))
+
+
+def _comparable(operation: commands.Operation) -> object:
+    """Return what is encoded for an operation: its elements without later fields that have their defaults."""
+    if isinstance(operation, commands.Put):
+        return _put(operation)
+    if isinstance(operation, commands.Stage):
+        named = (operation.stage, operation.topic, operation.writer, operation.batch)
+        return ("stage", *named, _envelope(operation.envelope))
+    if isinstance(operation, commands.Transact):
+        return ("transact", operation.acks, operation.settles, [_put(put) for put in operation.puts])
+    return _elements(operation) if type(operation) in _ELEMENTS_IN_VERSION_1 else operation
+
+
+def _put(put: commands.Put) -> object:
+    return ("put", put.topic, _envelope(put.envelope), put.create)
+
+
+def _envelope(envelope: commands.Envelope) -> object:
+    if envelope.schema_version or envelope.schema_topic_id:
+        return envelope
+    # Without a schema, an envelope has the elements that it had before topics could have one.
+    return (
+        envelope.count,
+        envelope.size,
+        envelope.checksum,
+        envelope.ttl_ms,
+        envelope.due_ms,
+        envelope.key_hashes,
+    )
 
 
 def _elements(operation: commands.Operation) -> list[object]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
@@ -22,9 +22,13 @@ from oncemq.protocol import errors, limits
 from oncemq.protocol.message import Message
 
 if TYPE_CHECKING:
+    from oncemq.protocol.schema import Schema
+
     Buffer = bytes | bytearray | memoryview
+    #: Version → the topic's schema of that version, or None if it is not known.
+    SchemaLookup = Callable[[int], Schema | None]
 else:
-    Buffer = object
+    Buffer = SchemaLookup = object
 
 PLAIN = 1
 HAS_KEYS = 1
@@ -84,12 +88,16 @@ def encode_batch(
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[Mapping[str, bytes] | None] | None = None,
     times_ms: Sequence[int] | None = None,
+    schema_version: int = 0,
 ) -> bytes:
-    """Encode messages as one payload. `keys`, `headers` and `times_ms` are None or as long as `values`."""
+    """Encode messages as one payload. `keys`, `headers` and `times_ms` are None or as long as `values`.
+
+    `schema_version` is the version of the topic's schema that the values match; 0 = the topic has none.
+    """
     if len(values) == 1 and keys is None and headers is None and times_ms is None:
         value = values[0]
         size = len(value)
-        return _ONE.pack(PLAIN, 0, 0, 1, size, 0, 0, 0, 0, size) + value + _PAD[-size % 8]
+        return _ONE.pack(PLAIN, 0, 0, 1, size, 0, 0, schema_version, 0, size) + value + _PAD[-size % 8]
     parts, values_bytes = _column(values)
     flags = keys_bytes = headers_bytes = 0
     if keys is not None and any(key is not None for key in keys):
@@ -103,7 +111,7 @@ def encode_batch(
     if times_ms is not None:
         flags |= HAS_TIMES
         parts.append(_little_endian(array("q", times_ms)))
-    head = _HEAD.pack(PLAIN, flags, 0, len(values), values_bytes, keys_bytes, headers_bytes, 0)
+    head = _HEAD.pack(PLAIN, flags, 0, len(values), values_bytes, keys_bytes, headers_bytes, schema_version)
     return b"".join([head, *parts])
 
 
@@ -117,7 +125,7 @@ def encode_batch(
 #           8   u32   bytes of values
 #          12   u32   bytes of keys
 #          16   u32   bytes of headers
-#          20   u32   0
+#          20   u32   version of the topic's schema that the values match; 0 = none
 #          24   i32[count + 1]   value offsets
 #               the values
 #     keys:     bitmap           bit i (least significant first): message i has a key
@@ -144,6 +152,7 @@ class Layout(msgspec.Struct, frozen=True, gc=False):
     headers_at: int
     headers_bytes: int
     times_at: int
+    schema_version: int = 0
 
 
 def layout_of(payload: Buffer) -> Layout:
@@ -153,7 +162,7 @@ def layout_of(payload: Buffer) -> Layout:
     """
     if len(payload) < _HEAD.size:
         raise errors.Malformed("the batch is shorter than its head")
-    encoding, flags, _, count, values_bytes, keys_bytes, headers_bytes, _ = _HEAD.unpack_from(payload)
+    encoding, flags, _, count, values_bytes, keys_bytes, headers_bytes, schema_version = _HEAD.unpack_from(payload)
     if encoding != PLAIN or flags & ~_KNOWN:
         what = f"encoding {encoding}" if encoding != PLAIN else f"flags {flags:#x}"
         raise errors.Unsupported(f"batch {what} is not supported by this version; upgrade it")
@@ -193,13 +202,14 @@ def layout_of(payload: Buffer) -> Layout:
         headers_at,
         headers_bytes,
         times_at,
+        schema_version,
     )
 
 
-def batch_problem(payload: Buffer, count: int) -> errors.Malformed | None:
-    """Return why a payload is not a batch of `count` messages, as far as its head and the ends of its offset tables
-    show. The cost does not depend on the number of messages."""
-    if count == 1 and len(payload) >= _ONE.size and _is_plain_message(payload):
+def batch_problem(payload: Buffer, count: int, schema_version: int = 0) -> errors.Malformed | None:
+    """Return why a payload is not a batch of `count` messages of this schema version, as far as its head and the ends
+    of its offset tables show. The cost does not depend on the number of messages."""
+    if count == 1 and len(payload) >= _ONE.size and _is_plain_message(payload, schema_version):
         return None
     try:
         layout = layout_of(payload)
@@ -207,6 +217,9 @@ def batch_problem(payload: Buffer, count: int) -> errors.Malformed | None:
         return errors.Malformed(f"the payload is not a batch: {error.text}")
     if layout.count != count:
         return errors.Malformed(f"a batch of {layout.count} messages; its envelope says {count}")
+    if layout.schema_version != schema_version:
+        version = layout.schema_version
+        return errors.Malformed(f"a batch of schema version {version}; its envelope says {schema_version}")
     tables = (
         (layout.value_offsets_at, layout.values_bytes),
         (layout.key_offsets_at, layout.keys_bytes),
@@ -218,12 +231,11 @@ def batch_problem(payload: Buffer, count: int) -> errors.Malformed | None:
     return None
 
 
-def _is_plain_message(payload: Buffer) -> bool:
+def _is_plain_message(payload: Buffer, schema_version: int) -> bool:
     """Whether this is a batch of one message without key, headers and time."""
-    encoding, flags, _, count, size, keys_bytes, headers_bytes, _, begin, end = _ONE.unpack_from(payload)
-    return (encoding, flags, count, keys_bytes, headers_bytes, begin, end) == (PLAIN, 0, 1, 0, 0, 0, size) and (
-        len(payload) == _ONE.size + size + -size % 8
-    )
+    encoding, flags, _, count, size, keys_bytes, headers_bytes, version, begin, end = _ONE.unpack_from(payload)
+    head = (encoding, flags, count, keys_bytes, headers_bytes, version, begin, end)
+    return head == (PLAIN, 0, 1, 0, 0, schema_version, 0, size) and len(payload) == _ONE.size + size + -size % 8
 
 
 class Columns(msgspec.Struct, frozen=True, gc=False):
@@ -239,6 +251,7 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
     header_offsets: Sequence[int] | None
     headers_at: int
     times_ms: Sequence[int] | None
+    schema_version: int = 0
 
 
 def _numbers(raw: memoryview, code: Literal["i", "q"]) -> Sequence[int]:
@@ -271,16 +284,31 @@ def split(payload: bytes) -> Columns:
         _offsets(view, layout.header_offsets_at, count, layout.headers_bytes) if layout.header_offsets_at else None,
         layout.headers_at,
         _numbers(view[layout.times_at : layout.times_at + 8 * count], "q") if layout.times_at else None,
+        layout.schema_version,
     )
 
 
 _NO_HEADERS: Mapping[str, bytes] = {}
 
 
+def schema_version_of(payload: Buffer) -> int:
+    """Return the version of the topic's schema that a payload was written with; 0 = none, or the head is not valid."""
+    version: int = _HEAD.unpack_from(payload)[7] if len(payload) >= _HEAD.size else 0
+    return version
+
+
 def decode_batch(
-    payload: bytes, topic: str, topic_id: int, first_offset: int, timestamp_ms: int, start: int, stop: int
+    payload: bytes,
+    topic: str,
+    topic_id: int,
+    first_offset: int,
+    timestamp_ms: int,
+    start: int,
+    stop: int,
+    schemas: SchemaLookup | None = None,
 ) -> list[Message]:
-    """Decode messages `start` to `stop` of a payload; message `start` gets offset `first_offset`.
+    """Decode messages `start` to `stop` of a payload; message `start` gets offset `first_offset`. With `schemas`, the
+    messages have the schema that their values match.
 
     Raises Malformed if the payload is damaged or has fewer messages.
     """
@@ -289,14 +317,16 @@ def decode_batch(
         raise errors.Malformed(f"messages {start} to {stop} were requested of a batch of {columns.count}")
     ends = columns.value_offsets
     at = columns.values_at
+    version = columns.schema_version
+    schema = schemas(version) if version and schemas is not None else None
     if columns.key_offsets is None and columns.header_offsets is None and columns.times_ms is None:
         if at:
             ends = [end + at for end in ends] if stop - start > 1 else ends
         if stop - start == 1:
             value = payload[at + ends[start] : at + ends[stop]]
-            return [Message(topic, first_offset, value, None, _NO_HEADERS, timestamp_ms, topic_id)]
+            return [Message(topic, first_offset, value, None, _NO_HEADERS, timestamp_ms, topic_id, version, schema)]
         return [
-            Message(topic, offset, payload[begin:end], None, _NO_HEADERS, timestamp_ms, topic_id)
+            Message(topic, offset, payload[begin:end], None, _NO_HEADERS, timestamp_ms, topic_id, version, schema)
             for offset, begin, end in zip(
                 range(first_offset, first_offset + stop - start),
                 ends[start:stop],
@@ -313,6 +343,8 @@ def decode_batch(
             _headers(columns, index),
             timestamp_ms if columns.times_ms is None else columns.times_ms[index],
             topic_id,
+            version,
+            schema,
         )
         for index in range(start, stop)
     ]
@@ -327,6 +359,7 @@ def decode_stored(
     skip: int,
     count: int,
     stored_count: int = 0,
+    schemas: SchemaLookup | None = None,
 ) -> list[Message]:
     """Decode `count` messages of a stored batch, from message `skip` on. `stored_count` is how many the batch has from
     there on, if that is more.
@@ -334,7 +367,7 @@ def decode_stored(
     Raises Undecodable, or Unsupported for an encoding of a later version. The error says how to go past them, and past
     those behind them that can't be decoded either."""
     try:
-        return decode_batch(payload, topic, topic_id, first_offset, timestamp_ms, skip, skip + count)
+        return decode_batch(payload, topic, topic_id, first_offset, timestamp_ms, skip, skip + count, schemas)
     except errors.OnceMQError as error:
         count = max(count, _undecodable_count(payload, skip, stored_count))
         last = first_offset + count - 1

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from oncemq.protocol.schema.model import Schema
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+
+class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """One message as a consumer receives it.
 
     >>> message.value
@@ -22,6 +24,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     #: When a broker first stored the message, in milliseconds since 1970.
     timestamp_ms: int
     topic_id: int
+    #: The version of the topic's schema that the value matches; 0 = the topic had none when the message was put.
+    schema_version: int = 0
+    #: The schema of that version, if the consumer has looked it up.
+    schema: Schema | None = None
 
     @property
     def idempotency_key(self) -> str:

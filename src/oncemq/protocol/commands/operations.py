@@ -34,6 +34,10 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True, gc=False):
     due_ms: int = 0
     #: One little-endian u64 per message if the messages have keys; otherwise empty.
     key_hashes: bytes = b""
+    #: The version of the topic's schema that the client has checked the values against; 0 = it has not.
+    schema_version: int = 0
+    #: The id of the topic whose schema it was: a topic that was deleted and created again has other versions.
+    schema_topic_id: int = 0
 
 
 class Void(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="void"):
