@@ -33,6 +33,7 @@ SAID = {
     "inbox": ["took over", "from an older copy"],
     "outbox": ["no topic", "another process has opened", "restored from a copy"],
     "patterns": ["orders.eu", "orders.us"],
+    "pipelines": [],
     "python": ["took over", "no topic"],
     "shared": ["lost its lease", "no such table"],
     "transactions": ["no such topic", "took over"],

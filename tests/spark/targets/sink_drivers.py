@@ -22,6 +22,7 @@ from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget, Postgr
 from oncemq.spark.targets.delta.sink import DeltaWriter
 from oncemq.spark.targets.delta.sink import prepare as prepare_delta
 from oncemq.spark.targets.files import parquet
+from oncemq.spark.targets.files.disk import Disk
 from oncemq.spark.targets.postgres.sink import PostgresWriter
 from oncemq.spark.targets.postgres.sink import prepare as prepare_postgres
 from oncemq.spark.targets.staging_writer import StagingWriter
@@ -73,6 +74,7 @@ class Sink(ABC):
     """A target of one kind, and what a reader sees in it."""
 
     schema = SCHEMA
+    target: Any
 
     @abstractmethod
     def writer(self) -> StagingWriter:
@@ -100,10 +102,11 @@ class ParquetFolder(Sink):
     def __init__(self, folder: Path, partition_by: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.target = ParquetTarget(path=str(folder), partition_by=partition_by)
+        self.disk = Disk()
 
     def writer(self) -> StagingWriter:
-        parquet.prepare(self.target, self.schema)
-        return parquet.ParquetWriter(self.target, self.schema)
+        options = parquet.prepare(self.target, self.schema, self.disk)
+        return parquet.ParquetSink(options).streamWriter(self.schema, overwrite=False)
 
     def table(self) -> dict[str, list[Any]]:
         found = pyarrow.dataset.dataset(str(self.folder), format="parquet", partitioning="hive").to_table().to_pydict()

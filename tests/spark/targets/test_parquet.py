@@ -42,6 +42,7 @@ class Stream:
         self.root = root
         self.disk = FailingDisk(root)
         self.sink = ParquetFolder(root, ("text",))
+        self.sink.disk = self.disk
         self.run(BEFORE, 0)
 
     def writer(self) -> ParquetWriter:

@@ -56,7 +56,7 @@ def _delta_files(root: str) -> Iterator[ArchiveFile]:
 
 def _parquet_files(root: str) -> list[ArchiveFile]:
     with contextlib.ExitStack() as stack:
-        for commit_log in Path(root, "_oncemq").glob("*"):
+        for commit_log in Path(root, "_oncemq").glob("*/"):
             # Wait until no run is publishing a batch, and let none begin. A folder that is not writable can't be
             # locked, but there nothing is archived either.
             with contextlib.suppress(OSError):

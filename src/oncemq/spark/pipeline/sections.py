@@ -5,8 +5,9 @@
     value: {format, schema, delimiter, malformed}
     watermark: {column, delay}
     transform: {sql | python}
-    target: {topic, create, value, key} | {topics: by-row, create, value, key} | {parquet, partition_by}
-            | {delta, partition_by} | {postgres, table, create} | {console, rows}
+    target: {topic, create, value, key} | {topics: by-row, create, value, key}
+            | {parquet, partition_by, evolve} | {delta, partition_by, evolve} | {postgres, table, create, evolve}
+            | {console, rows}
     trigger: available-now | {every}
     checkpoint: ./folder
     ack_last: true
@@ -39,13 +40,14 @@ from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, Post
 _KEYS = ("name", "source", "value", "watermark", "transform", "target", "trigger", "checkpoint", "ack_last")
 _TEXTS = tuple[str, ...]
 _TOPIC_KEYS = {"create": bool, "value": Literal["json", "text", "bytes"], "key": str}
+_EVOLVE = {"evolve": Literal["add", "none"]}
 #: The keys of each target and their types. The first key identifies the target.
 _TARGETS: dict[str, dict[str, Any]] = {
     "topic": {"topic": str, **_TOPIC_KEYS},
     "topics": {"topics": Literal["by-row"], **_TOPIC_KEYS},
-    "parquet": {"parquet": str, "partition_by": _TEXTS},
-    "delta": {"delta": str, "partition_by": _TEXTS},
-    "postgres": {"postgres": str, "table": str, "create": bool},
+    "parquet": {"parquet": str, "partition_by": _TEXTS, **_EVOLVE},
+    "delta": {"delta": str, "partition_by": _TEXTS, **_EVOLVE},
+    "postgres": {"postgres": str, "table": str, "create": bool, **_EVOLVE},
     "console": {"console": bool, "rows": int},
 }
 _AVAILABLE_NOW = "available-now"

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+#: What happens if the rows have a column that the target does not have: it is added, or the rows are refused.
+#: "" = added if the topic has a schema, else refused.
+Evolve = Literal["", "add", "none"]
 
 
 class TopicTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +25,7 @@ class ParquetTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     partition_by: tuple[str, ...] = ()
+    evolve: Evolve = ""
 
 
 class DeltaTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +33,7 @@ class DeltaTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     partition_by: tuple[str, ...] = ()
+    evolve: Evolve = ""
 
 
 class PostgresTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +44,7 @@ class PostgresTarget(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     #: Create the table, with the columns of the rows' schema, if it does not exist.
     create: bool = False
+    evolve: Evolve = ""
 
 
 class ConsoleTarget(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,11 @@ def prepare(target: DeltaTarget, schema: StructType) -> dict[str, str]:
     """Check the target on the driver, create its folder, and return the sink's options. Raises SettingInvalid."""
     check_partition_columns(schema, target.partition_by)
     root, disk = local_path(target.path), Disk()
-    Table(root, schema, target.partition_by, disk).check(open_table(root))
+    table = Table(root, schema, target.partition_by, disk)
+    if target.evolve == "add":
+        table.add_columns()
+    else:
+        table.check(open_table(root))
     disk.make_folder(root)
     disk.sync_folder(os.path.dirname(root))
     return {"path": root, "partitions": encode_columns(target.partition_by)}

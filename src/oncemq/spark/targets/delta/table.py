@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from oncemq.protocol import errors
+from oncemq.spark.targets.columns import added_columns, nullable
 from oncemq.spark.targets.files.disk import Disk
 from oncemq.spark.targets.files.file_writer import DataFile
 
@@ -44,7 +45,7 @@ def open_table(root: str) -> Any:
 class Table:
     def __init__(self, root: str, schema: StructType, partition_by: Sequence[str], disk: Disk) -> None:
         self._root = root
-        self._fields: list[dict[str, Any]] = _nullable(json.loads(schema.json()))["fields"]
+        self._schema = nullable(schema)
         self._partition_by = list(partition_by)
         self._disk = disk
 
@@ -62,7 +63,10 @@ class Table:
             if failure is None:
                 self._sync_log(after=before)
                 return True
-        raise errors.OnceMQError(f"the transaction on the Delta table {self._root} failed: {failure}; start again")
+        raise self._failed(failure)
+
+    def _failed(self, why: Exception | None) -> errors.OnceMQError:
+        return errors.OnceMQError(f"the transaction on the Delta table {self._root} failed: {why}; start again")
 
     def _try(self, table: Any, query_id: str, batch_id: int, actions: list[Any]) -> Exception | None:
         transaction = Transaction(query_id, batch_id, int(time.time() * 1000))
@@ -85,7 +89,7 @@ class Table:
     def _create(self, actions: list[Any], properties: Any) -> None:
         create_table_with_add_actions(
             self._root,
-            self._schema(),
+            self._delta_schema(),
             actions,
             mode="error",
             partition_by=self._partition_by,
@@ -95,28 +99,51 @@ class Table:
     def _append(self, table: Any, actions: list[Any], properties: Any) -> None:
         if actions:
             table.create_write_transaction(
-                actions, "append", self._schema(), self._partition_by, commit_properties=properties
+                actions, "append", self._delta_schema(), self._partition_by, commit_properties=properties
             )
 
-    def _schema(self) -> Any:
-        return Schema.from_json(json.dumps({"type": "struct", "fields": self._fields}))
+    def _delta_schema(self) -> Any:
+        return Schema.from_json(self._schema.json())
 
     def file_names(self) -> str:
         """All files of the table, in one string."""
         table = open_table(self._root)
         return "" if table is None else "\n".join(table.file_uris())
 
-    def check(self, table: Any) -> None:
-        """Check that the rows can be appended to the table, if there is one. Raises SettingInvalid."""
-        for field in self._fields:
-            _check_type(field["name"], field["type"])
-        if table is None:
+    def add_columns(self) -> None:
+        """Add the columns that the table does not have, in a transaction of their own: deltalake can't add files and
+        columns in one. Raises SettingInvalid if the rows can't be appended."""
+        for _ in range(_ATTEMPTS):
+            table = open_table(self._root)
+            added = self.check(table, evolve=True)
+            if not added:
+                return
+            before = table.version()
+            fields = [Field.from_json(json.dumps(field.jsonValue())) for field in added]
+            try:
+                table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
+            except CommitFailedError as error:
+                failure = error
+                continue
+            self._sync_log(after=before)
             return
-        known = {field["name"]: field for field in json.loads(table.schema().to_json())["fields"]}
-        for field in self._fields:
-            self._check_field(field, known.get(field["name"]))
-        for field in known.values():
-            self._check_other(field)
+        raise self._failed(failure)
+
+    def check(self, table: Any, *, evolve: bool = False) -> list[StructField]:
+        """Check that the rows can be appended to the table, if there is one. Returns the columns that must be added to
+        it, which is allowed with `evolve`. Raises SettingInvalid."""
+        for field in self._schema.fields:
+            _check_type(field.name, field.dataType.jsonValue())
+        if table is None:
+            return []
+        known = json.loads(table.schema().to_json())
+        added = added_columns(StructType.fromJson(known), self._schema, f"the Delta table {self._root}", evolve=evolve)
+        self._check_table(table, known["fields"])
+        return added
+
+    def _check_table(self, table: Any, fields: Sequence[dict[str, Any]]) -> None:
+        for field in fields:
+            self._check_field(field)
         found = table.metadata().partition_columns
         if found != self._partition_by:
             raise self._mismatch(f"it is partitioned by {found}, not by {self._partition_by}")
@@ -124,15 +151,7 @@ class Table:
             if name.startswith(_REFUSED_PROPERTIES) and value != "none":
                 raise self._mismatch(f"its property {name} is {value!r}, which this sink does not support")
 
-    def _check_field(self, field: dict[str, Any], found: dict[str, Any] | None) -> None:
-        if found is None:
-            raise self._mismatch(f"it has no column {field['name']!r}")
-        wanted, there = (_nullable(each["type"]) for each in (field, found))
-        if wanted != there:
-            types = f"has the type {json.dumps(there)}, but in the rows it has the type {json.dumps(wanted)}"
-            raise self._mismatch(f"its column {field['name']!r} {types}")
-
-    def _check_other(self, field: dict[str, Any]) -> None:
+    def _check_field(self, field: dict[str, Any]) -> None:
         if not field["nullable"]:
             raise self._mismatch(f"its column {field['name']!r} is not nullable, but the columns of a stream are")
         for name in _REFUSED_METADATA:
@@ -174,15 +193,3 @@ def _check_type(name: str, kind: Any) -> None:
 def _action(root: str, file: DataFile) -> Any:
     modified_ms = int(os.stat(os.path.join(root, file.path)).st_mtime * 1000)
     return AddAction(file.path, file.size_bytes, file.values, modified_ms, True, file.statistics)
-
-
-def _nullable(kind: Any) -> Any:
-    """The same type with everything nullable, as Spark's own file sinks store it."""
-    if isinstance(kind, list):
-        return [_nullable(each) for each in kind]
-    if not isinstance(kind, dict):
-        return kind
-    flags = {"nullable", "containsNull", "valueContainsNull"}
-    plain = {name: _nullable(value) for name, value in kind.items() if name != "metadata"}
-    whole = {name: True if name in flags else value for name, value in plain.items()}
-    return whole | ({"metadata": {}} if "metadata" in kind else {})

@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from oncemq.disk.os_disk import durable_sync
 from oncemq.protocol import errors
@@ -39,6 +39,19 @@ class Disk:
                 return file.read()
         except FileNotFoundError:
             return None
+
+    def update_file(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
+        """Replace a small file by what `change` makes of its content (None = there is no file), while no other process
+        does. It is durable when this returns."""
+        folder = os.path.dirname(path)
+        self.make_folder(folder)
+        with self.locked(f"{path}.lock"):
+            before = self.read_file(path)
+            after = change(before)
+            if after != before:
+                write_atomically(self, path, after)
+            self.sync_folder(folder)
+            self.sync_folder(os.path.dirname(folder))
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file; an existing target is replaced. Neither name is synced."""

@@ -145,10 +145,21 @@ class FileWriter(msgspec.Struct, frozen=True, kw_only=True):
 
     def _conform(self, batch: Any) -> Any:
         if batch.schema != self.schema:
-            batch = batch.cast(self.schema)
+            batch = self._with_all_columns(batch).cast(self.schema)
         for name in self.partition_by:
             batch = _empty_strings_to_null(batch, batch.schema.get_field_index(name))
         return batch
+
+    def _with_all_columns(self, batch: Any) -> Any:
+        """The columns in the order of the schema. Those that the rows do not have are null."""
+        if batch.schema.names == self.schema.names:
+            return batch
+        given = set(batch.schema.names)
+        columns = [
+            batch.column(field.name) if field.name in given else pa.nulls(batch.num_rows, field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=self.schema.names)
 
     def _delete_files(self) -> None:
         pattern = os.path.join(glob.escape(self.folder), "**", f"{glob.escape(self.stem)}-*")

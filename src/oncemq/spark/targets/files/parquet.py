@@ -1,7 +1,9 @@
-"""A folder of Parquet files as a streaming sink: `oncemq_parquet`, with the options `path` and `partitions`."""
+"""A folder of Parquet files as a streaming sink: `oncemq_parquet`, with the options `path`,
+`partitions` and `columns`, the columns of its files."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,6 +15,7 @@ from oncemq.spark.targets.declarations import ParquetTarget
 from oncemq.spark.targets.files.commit_log import STAGED, CommitLog
 from oncemq.spark.targets.files.disk import Disk
 from oncemq.spark.targets.files.file_writer import FileWriter, arrow_schema, check_partition_columns, local_path
+from oncemq.spark.targets.files.schema_record import record_columns
 from oncemq.spark.targets.staging_writer import (
     StagedOutput,
     StagingWriter,
@@ -32,19 +35,21 @@ class ParquetSink(DataSource):
     def name(cls) -> str:
         return "oncemq_parquet"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> ParquetWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ParquetWriter:  # noqa: ARG002, N802
         refuse_overwrite(overwrite)
-        columns = decode_columns(self.options, "partitions")
-        return ParquetWriter(ParquetTarget(path=self.options["path"], partition_by=columns), schema)
+        target = ParquetTarget(path=self.options["path"], partition_by=decode_columns(self.options, "partitions"))
+        return ParquetWriter(target, StructType.fromJson(json.loads(self.options["columns"])))
 
 
-def prepare(target: ParquetTarget, schema: StructType) -> dict[str, str]:
-    """Check the target on the driver, create its folder, and return the sink's options. Raises SettingInvalid."""
+def prepare(target: ParquetTarget, schema: StructType, disk: Disk | None = None) -> dict[str, str]:
+    """Check the target on the driver, create its folder, record its columns, and return the sink's options. Raises
+    SettingInvalid."""
     check_partition_columns(schema, target.partition_by)
-    root, disk = local_path(target.path), Disk()
+    root, disk = local_path(target.path), disk or Disk()
     disk.make_folder(root)
     disk.sync_folder(os.path.dirname(root))
-    return {"path": root, "partitions": encode_columns(target.partition_by)}
+    columns = record_columns(disk, root, schema, target.partition_by, evolve=target.evolve == "add")
+    return {"path": root, "partitions": encode_columns(target.partition_by), "columns": columns.json()}
 
 
 class ParquetWriter(StagingWriter):

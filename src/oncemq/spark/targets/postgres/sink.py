@@ -76,7 +76,7 @@ def _batches(target: PostgresTarget, schema: StructType, json_columns: Sequence[
 
     columns = table_columns(schema, json_columns)
     with open_connection(target.url) as connection:
-        table = prepare_table(connection, target.table, columns, create=target.create)
+        table = prepare_table(connection, target.table, columns, create=target.create, evolve=target.evolve == "add")
         yield PostgresBatches(connection, table, columns)
 
 

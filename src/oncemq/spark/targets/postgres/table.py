@@ -15,6 +15,7 @@ from psycopg import sql
 from pyspark.sql.types import DataType, DecimalType, StructType
 
 from oncemq.protocol import errors
+from oncemq.spark.targets.columns import changed_type, missing_column
 
 Connection = psycopg.Connection[Any]
 
@@ -44,7 +45,8 @@ select c.oid, n.nspname, c.relname from pg_class c join pg_namespace n on n.oid 
 where c.oid = to_regclass(%s)
 """
 _COLUMNS = """
-select a.attname, format_type(case when t.typtype = 'd' then t.typbasetype else t.oid end, null)
+select a.attname, format_type(case when t.typtype = 'd' then t.typbasetype else t.oid end, null),
+    a.attnotnull and not a.atthasdef and a.attidentity = ''
 from pg_attribute a join pg_type t on t.oid = a.atttypid
 where a.attrelid = %s and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
 """
@@ -120,8 +122,10 @@ def find_table(connection: Connection, table: str) -> TargetTable | None:
     return None if found is None else TargetTable(*found)
 
 
-def prepare_table(connection: Connection, table: str, columns: Sequence[Column], *, create: bool) -> TargetTable:
-    """Return the table, which can store the columns. Raises SettingInvalid."""
+def prepare_table(
+    connection: Connection, table: str, columns: Sequence[Column], *, create: bool = False, evolve: bool = False
+) -> TargetTable:
+    """Return the table, which can store the columns. `evolve` adds missing columns. Raises SettingInvalid."""
     found = find_table(connection, table)
     if found is None and create:
         parts = (sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.postgres)) for each in columns)
@@ -131,8 +135,21 @@ def prepare_table(connection: Connection, table: str, columns: Sequence[Column],
         found = find_table(connection, table)
     if found is None:
         raise errors.SettingInvalid(f"the database has no table {table}; create it, or set create: true")
+    if evolve:
+        _add_columns(connection, found, columns)
     _check(connection, found, columns)
     return found
+
+
+def _add_columns(connection: Connection, table: TargetTable, columns: Sequence[Column]) -> None:
+    """Add the missing columns in one transaction. It waits until no transaction reads the table."""
+    known = {name for name, *_ in _columns(connection, table)}
+    add = sql.SQL("add column if not exists {} {}")
+    parts = [
+        add.format(sql.Identifier(each.name), sql.SQL(each.postgres)) for each in columns if each.name not in known
+    ]
+    if parts:
+        connection.execute(sql.SQL("alter table {} {}").format(table.identifier, sql.SQL(", ").join(parts)))
 
 
 def create_if_missing(connection: Connection, command: sql.Composed) -> None:
@@ -144,13 +161,22 @@ def create_if_missing(connection: Connection, command: sql.Composed) -> None:
 
 
 def _check(connection: Connection, table: TargetTable, columns: Sequence[Column]) -> None:
-    known = dict(connection.execute(_COLUMNS, (table.oid,)).fetchall())
+    target = f"the table {table.qualified_name}"
+    known = _columns(connection, table)
+    types = {name: kind for name, kind, _ in known}
     for column in columns:
-        found = known.get(column.name)
+        found = types.get(column.name)
         if found is None:
-            raise errors.SettingInvalid(f"the table {table.qualified_name} has no column {column.name!r} to write to")
+            raise missing_column(column.name, target)
         if found in _NOT_FOR_TEXT if column.kind == "string" else found not in _KINDS[column.kind]:
-            raise errors.SettingInvalid(
-                f"the column {column.name!r} of the table {table.qualified_name} has the type {found}, which can't "
-                f"store the rows' type {column.kind}"
-            )
+            raise changed_type(column.name, target, found, column.kind)
+    for name in {name for name, _, is_required in known if is_required} - {column.name for column in columns}:
+        raise errors.SettingInvalid(
+            f"the column {name!r} of {target} is NOT NULL and has no default, but the rows do not have it: add the "
+            "column to the rows, or drop NOT NULL"
+        )
+
+
+def _columns(connection: Connection, table: TargetTable) -> list[tuple[str, str, bool]]:
+    """The name and type of each column, and whether each row must have it."""
+    return connection.execute(_COLUMNS, (table.oid,)).fetchall()
