@@ -47,6 +47,6 @@ def iterate_values(
             counters["batches_unreadable"] += 1
             log.error("offset %d of '%s' can't be decoded, and is skipped: %s", head.first_offset, topic, error.text)
             continue
-        ends, at = columns.value_offsets, columns.values_at
+        ends, at, values = columns.value_offsets, columns.values_at, columns.values
         for index in range(head.skip, head.skip + head.count):
-            yield head.first_offset + index - head.skip, payload[at + ends[index] : at + ends[index + 1]]
+            yield head.first_offset + index - head.skip, values[at + ends[index] : at + ends[index + 1]]

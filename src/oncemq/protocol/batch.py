@@ -12,13 +12,14 @@ import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import xxhash
 
 from oncemq.protocol import errors, limits
+from oncemq.protocol.columnar import ValuesLayout, row_values, values_layout
 from oncemq.protocol.message import Message
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ else:
     Buffer = SchemaLookup = object
 
 PLAIN = 1
+TYPED = 2
 HAS_KEYS = 1
 HAS_HEADERS = 2
 HAS_TIMES = 4
@@ -118,7 +120,7 @@ def encode_batch(
 # A payload is columnar, in the layout of Arrow binary arrays, so that a reader with Arrow can use the columns without
 # a copy. Numbers are little-endian. Each section starts at a multiple of 8 bytes.
 #
-#     byte  0   u8    encoding: 1 = plain columns
+#     byte  0   u8    encoding: 1 = plain, 2 = typed
 #           1   u8    flags: 1 = keys, 2 = headers, 4 = times
 #           2   u16   0
 #           4   u32   count
@@ -127,7 +129,7 @@ def encode_batch(
 #          16   u32   bytes of headers
 #          20   u32   version of the topic's schema that the values match; 0 = none
 #          24   i32[count + 1]   value offsets
-#               the values
+#               the values. In a typed batch, the columns are in the place of both (columnar/layout.py)
 #     keys:     bitmap           bit i (least significant first): message i has a key
 #               i32[count + 1]   key offsets
 #               the keys
@@ -138,7 +140,8 @@ def encode_batch(
 
 
 class Layout(msgspec.Struct, frozen=True, gc=False):
-    """The position and length of each section of a payload. A missing section has position 0."""
+    """The position and length of each section of a payload. A missing section has position 0: the value offsets of a
+    typed batch, too."""
 
     count: int
     value_offsets_at: int
@@ -163,15 +166,15 @@ def layout_of(payload: Buffer) -> Layout:
     if len(payload) < _HEAD.size:
         raise errors.Malformed("the batch is shorter than its head")
     encoding, flags, _, count, values_bytes, keys_bytes, headers_bytes, schema_version = _HEAD.unpack_from(payload)
-    if encoding != PLAIN or flags & ~_KNOWN:
-        what = f"encoding {encoding}" if encoding != PLAIN else f"flags {flags:#x}"
+    if encoding not in (PLAIN, TYPED) or flags & ~_KNOWN:
+        what = f"encoding {encoding}" if encoding not in (PLAIN, TYPED) else f"flags {flags:#x}"
         raise errors.Unsupported(f"batch {what} is not supported by this version; upgrade it")
     if not 1 <= count <= limits.BATCH_COUNT_MAX:
         raise errors.Malformed(f"the batch has {count} messages; the range is 1 to {limits.BATCH_COUNT_MAX}")
     table = 4 * (count + 1)
     table += -table % 8
-    value_offsets_at = _HEAD.size
-    values_at = value_offsets_at + table
+    value_offsets_at = _HEAD.size if encoding == PLAIN else 0
+    values_at = _HEAD.size + table if encoding == PLAIN else _HEAD.size
     end = values_at + values_bytes + -values_bytes % 8
     bitmap_at = key_offsets_at = keys_at = header_offsets_at = headers_at = times_at = 0
     if flags & HAS_KEYS:
@@ -206,13 +209,22 @@ def layout_of(payload: Buffer) -> Layout:
     )
 
 
+def typed_layout(payload: Buffer, layout: Layout) -> ValuesLayout | None:
+    """Compute the layout of the columns of a typed batch; None for a plain one. Raises Malformed."""
+    if layout.value_offsets_at:
+        return None
+    return values_layout(payload, layout.values_at, layout.values_bytes, layout.count)
+
+
 def batch_problem(payload: Buffer, count: int, schema_version: int = 0) -> errors.Malformed | None:
     """Return why a payload is not a batch of `count` messages of this schema version, as far as its head and the ends
-    of its offset tables show. The cost does not depend on the number of messages."""
+    of its offset tables show. The cost does not depend on the number of messages, only on the number of columns of a
+    typed batch."""
     if count == 1 and len(payload) >= _ONE.size and _is_plain_message(payload, schema_version):
         return None
     try:
         layout = layout_of(payload)
+        typed_layout(payload, layout)
     except errors.Refused as error:
         return errors.Malformed(f"the payload is not a batch: {error.text}")
     if layout.count != count:
@@ -251,6 +263,8 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
     header_offsets: Sequence[int] | None
     headers_at: int
     times_ms: Sequence[int] | None
+    #: What contains the keys and headers. `values` is the same, or the rows of a typed batch as JSON.
+    payload: bytes
     schema_version: int = 0
 
 
@@ -270,20 +284,36 @@ def _offsets(view: memoryview, at: int, count: int, total: int) -> Sequence[int]
 
 
 def split(payload: bytes) -> Columns:
-    """Decode the offset tables of a payload. Raises Malformed if they do not fit the payload."""
+    """Decode the offset tables of a payload. Raises Malformed if they do not fit the payload. The values of a typed
+    batch are rows as JSON."""
     layout = layout_of(payload)
+    columns = typed_layout(payload, layout)
+    if columns is None:
+        return _split(payload, layout)
+    rows = row_values(payload, columns, 0, layout.count)
+    offsets = [0, *accumulate(map(len, rows))]
+    return _sections(payload, layout, offsets, b"".join(rows), 0)
+
+
+def _split(payload: bytes, layout: Layout) -> Columns:
+    offsets = _offsets(memoryview(payload), layout.value_offsets_at, layout.count, layout.values_bytes)
+    return _sections(payload, layout, offsets, payload, layout.values_at)
+
+
+def _sections(payload: bytes, layout: Layout, value_offsets: Sequence[int], values: bytes, values_at: int) -> Columns:
     count, view = layout.count, memoryview(payload)
     return Columns(
         count,
-        _offsets(view, layout.value_offsets_at, count, layout.values_bytes),
-        payload,
-        layout.values_at,
+        value_offsets,
+        values,
+        values_at,
         _offsets(view, layout.key_offsets_at, count, layout.keys_bytes) if layout.key_offsets_at else None,
         layout.keys_at,
         layout.bitmap_at,
         _offsets(view, layout.header_offsets_at, count, layout.headers_bytes) if layout.header_offsets_at else None,
         layout.headers_at,
         _numbers(view[layout.times_at : layout.times_at + 8 * count], "q") if layout.times_at else None,
+        payload,
         layout.schema_version,
     )
 
@@ -312,33 +342,29 @@ def decode_batch(
 
     Raises Malformed if the payload is damaged or has fewer messages.
     """
-    columns = split(payload)
-    if not 0 <= start <= stop <= columns.count:
-        raise errors.Malformed(f"messages {start} to {stop} were requested of a batch of {columns.count}")
-    ends = columns.value_offsets
-    at = columns.values_at
-    version = columns.schema_version
+    layout = layout_of(payload)
+    if not 0 <= start <= stop <= layout.count:
+        raise errors.Malformed(f"messages {start} to {stop} were requested of a batch of {layout.count}")
+    version = layout.schema_version
     schema = schemas(version) if version and schemas is not None else None
+    typed = typed_layout(payload, layout)
+    if typed is not None:
+        columns = _sections(payload, layout, (), payload, 0)
+        values = row_values(payload, typed, start, stop)
+    else:
+        columns = _split(payload, layout)
+        ends = [columns.values_at + end for end in columns.value_offsets[start : stop + 1]]
+        values = [payload[begin:end] for begin, end in pairwise(ends)]
     if columns.key_offsets is None and columns.header_offsets is None and columns.times_ms is None:
-        if at:
-            ends = [end + at for end in ends] if stop - start > 1 else ends
-        if stop - start == 1:
-            value = payload[at + ends[start] : at + ends[stop]]
-            return [Message(topic, first_offset, value, None, _NO_HEADERS, timestamp_ms, topic_id, version, schema)]
         return [
-            Message(topic, offset, payload[begin:end], None, _NO_HEADERS, timestamp_ms, topic_id, version, schema)
-            for offset, begin, end in zip(
-                range(first_offset, first_offset + stop - start),
-                ends[start:stop],
-                ends[start + 1 : stop + 1],
-                strict=True,
-            )
+            Message(topic, offset, value, None, _NO_HEADERS, timestamp_ms, topic_id, version, schema)
+            for offset, value in enumerate(values, first_offset)
         ]
     return [
         Message(
             topic,
             first_offset + index - start,
-            payload[at + ends[index] : at + ends[index + 1]],
+            value,
             _key(columns, index),
             _headers(columns, index),
             timestamp_ms if columns.times_ms is None else columns.times_ms[index],
@@ -346,7 +372,7 @@ def decode_batch(
             version,
             schema,
         )
-        for index in range(start, stop)
+        for index, value in enumerate(values, start)
     ]
 
 
@@ -382,10 +408,14 @@ def decode_stored(
 def _undecodable_count(payload: bytes, skip: int, count: int) -> int:
     """Return how many of `count` messages can't be decoded, from message `skip` to the first one that can."""
     with suppress(errors.OnceMQError):
-        columns = split(payload)
-        for index in range(skip, min(skip + count, columns.count)):
+        layout = layout_of(payload)
+        typed = typed_layout(payload, layout)
+        columns = _split(payload, layout) if typed is None else _sections(payload, layout, (), payload, 0)
+        for index in range(skip, min(skip + count, layout.count)):
             with suppress(errors.OnceMQError):
                 _headers(columns, index)
+                if typed is not None:
+                    row_values(payload, typed, index, index + 1)
                 return index - skip
     return count
 
@@ -393,17 +423,17 @@ def _undecodable_count(payload: bytes, skip: int, count: int) -> int:
 def _key(columns: Columns, index: int) -> bytes | None:
     if columns.key_offsets is None:
         return None
-    if not columns.values[columns.bitmap_at + index // 8] >> index % 8 & 1:
+    if not columns.payload[columns.bitmap_at + index // 8] >> index % 8 & 1:
         return None
     at = columns.keys_at
-    return columns.values[at + columns.key_offsets[index] : at + columns.key_offsets[index + 1]]
+    return columns.payload[at + columns.key_offsets[index] : at + columns.key_offsets[index + 1]]
 
 
 def _headers(columns: Columns, index: int) -> Mapping[str, bytes]:
     if columns.header_offsets is None:
         return _NO_HEADERS
     at = columns.headers_at
-    raw = columns.values[at + columns.header_offsets[index] : at + columns.header_offsets[index + 1]]
+    raw = columns.payload[at + columns.header_offsets[index] : at + columns.header_offsets[index + 1]]
     if not raw:
         return _NO_HEADERS
     try:

@@ -281,7 +281,7 @@ def digests_of_payload(payload: bytes, count: int) -> list[int]:
         return digests_of(decode_batch(payload, "", 0, 0, 0, 0, count))
     at = columns.values_at
     ends = [at + end for end in columns.value_offsets]
-    return [_hash(payload[begin:end]) & _MASK for begin, end in pairwise(ends)]
+    return [_hash(columns.values[begin:end]) & _MASK for begin, end in pairwise(ends)]
 
 
 # Ranges.

@@ -257,7 +257,7 @@ class TopicFollower:
             offset = first + index - head.skip
             time_ms = head.time_ms if times_ms is None else times_ms[index]
             header = message_header(offset, time_ms, topic_id)
-            content = payload[at + ends[index] : at + ends[index + 1]]
+            content = columns.values[at + ends[index] : at + ends[index + 1]]
             if not try_send(frame, header, content):
                 await self._send_later(frame, header, content)
             if len(content) > SLOT_BYTES:
