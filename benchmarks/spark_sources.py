@@ -19,10 +19,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from oncemq.arrow.columns import FetchedBatches, record_batch
 from oncemq.protocol.batch import encode_batch
 from oncemq.protocol.replies import BatchHead
 from oncemq.spark.schema import NAMES, SPARK_TYPES
-from oncemq.spark.source.columns import FetchedBatches, record_batch
 from oncemq.spark.source.ranges import Range, split
 
 #: A record batch has about as many bytes as one of the source.

@@ -62,7 +62,7 @@ def test_the_page_shows_vectors_that_are_true() -> None:
     vectors = json.loads((ROOT / "tests" / "protocol" / "vectors.json").read_text())
     known = {
         entry["what"]: entry.get("frames") or [entry["hex"]]
-        for kind in ("batches", "requests", "replies")
+        for kind in ("batches", "typed_batches", "requests", "replies")
         for entry in vectors[kind]
     }
     assert shown_vectors()

@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 
-from oncemq.protocol.batch import decode_batch, encode_batch, key_hashes
+from oncemq.protocol.batch import batch_problem, decode_batch, encode_batch, key_hashes
 from oncemq.protocol.commands import Command, Keyed, Numbered, Operation
 from oncemq.protocol.frames import decode_request, decode_response, encode_request, encode_response
 from oncemq.protocol.replies import Reply
-from tests.protocol.vectors import BATCHES, KEY_HASHES, PATH, REPLIES, REQUESTS, Batch
+from tests.protocol.vectors import (
+    BATCHES,
+    KEY_HASHES,
+    PATH,
+    REPLIES,
+    REQUESTS,
+    TYPED_BATCHES,
+    Batch,
+    TypedBatch,
+    typed_payload,
+)
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(PATH.read_text())
 
@@ -58,6 +68,15 @@ def test_a_batch_has_the_bytes_that_were_written_down(batch: Batch) -> None:
     assert [message.headers for message in messages] == [entry or {} for entry in headers or [None] * len(values)]
 
 
+@pytest.mark.parametrize("batch", TYPED_BATCHES, ids=[batch[0] for batch in TYPED_BATCHES])
+def test_a_typed_batch_has_the_bytes_that_were_written_down(batch: TypedBatch) -> None:
+    what, fields, version, rows, texts = batch
+    payload = bytes.fromhex(_found("typed_batches", what)[1]["hex"])
+    assert typed_payload(fields, version, rows) == payload
+    assert batch_problem(payload, len(rows), version) is None
+    assert [message.text for message in decode_batch(payload, "t", 1, 0, 0, 0, len(rows))] == list(texts)
+
+
 def test_a_key_has_the_hash_that_was_written_down() -> None:
     written = [(one["key"], one["hash"]) for one in VECTORS["key_hashes"]]
     assert [(None if key is None else key.hex(), key_hashes([key]).hex()) for key in KEY_HASHES] == written
@@ -75,3 +94,4 @@ def test_every_vector_is_checked() -> None:
     assert {one["what"] for one in VECTORS["requests"]} == {what for what, _, _ in REQUESTS}
     assert {one["what"] for one in VECTORS["replies"]} == {what for what, _, _ in REPLIES}
     assert {one["what"] for one in VECTORS["batches"]} == {batch[0] for batch in BATCHES}
+    assert {one["what"] for one in VECTORS["typed_batches"]} == {batch[0] for batch in TYPED_BATCHES}

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
+
+from oncemq.arrow.typed_payloads import TypedRows, build_typed_payloads
 from oncemq.protocol.batch import checksum, encode_batch, key_hashes
 from oncemq.protocol.commands import (
     DROP,
@@ -101,6 +106,8 @@ from oncemq.protocol.replies import (
     TopicsReply,
     TransactReply,
 )
+from oncemq.protocol.schema import Schema, SchemaVersion, parse_fields
+from oncemq.protocol.schema.arrow import to_arrow
 
 PATH = Path(__file__).with_name("vectors.json")
 
@@ -113,6 +120,58 @@ BATCHES: list[Batch] = [
     ("keys: the first has one, the second none, the third an empty one", [b"1", b"2", b"3"], [b"k", None, b""], None),
     ("headers at the second message", [b"1", b"2"], None, [None, {"type": b"text"}]),
     ("a key and headers", [b"hello"], [b"table-7"], [{"a": b"1", "b": b""}]),
+]
+#: What it shows, fields, version, rows, and the rows as JSON.
+TypedBatch = tuple[str, str, int, Sequence[Mapping[str, object]], Sequence[str]]
+TYPED_BATCHES: list[TypedBatch] = [
+    ("one row of one column", "id: int64 not null", 1, [{"id": 7}], ['{"id":7}']),
+    (
+        "two rows, with text and a null",
+        "id: int32 not null, name: string",
+        2,
+        [{"id": 1, "name": "Ärzte"}, {"id": -2, "name": None}],
+        ['{"id":1,"name":"Ärzte"}', '{"id":-2,"name":null}'],
+    ),
+    (
+        "every scalar type",
+        "a: bool, b: int8, c: int16, d: uint8, e: uint16, f: uint32, g: uint64, h: float32, i: float64, j: binary, "
+        "k: date, l: time, m: timestamp, n: timestamp_ntz, o: decimal(9,2)",
+        3,
+        [
+            {
+                "a": True,
+                "b": -1,
+                "c": -2,
+                "d": 1,
+                "e": 2,
+                "f": 3,
+                "g": 2**64 - 1,
+                "h": 0.5,
+                "i": float("-inf"),
+                "j": b"\0\1",
+                "k": date(2024, 2, 29),
+                "l": time(12, 30, 0, 5),
+                "m": datetime(2024, 2, 29, 12, 30, tzinfo=UTC),
+                "n": datetime(1969, 12, 31, 23, 59, 59, 999_999),
+                "o": Decimal("-1234567.80"),
+            }
+        ],
+        [
+            '{"a":true,"b":-1,"c":-2,"d":1,"e":2,"f":3,"g":18446744073709551615,"h":0.5,"i":"-Infinity","j":"AAE=",'
+            '"k":"2024-02-29","l":"12:30:00.000005","m":"2024-02-29T12:30:00Z","n":"1969-12-31T23:59:59.999999",'
+            '"o":"-1234567.80"}'
+        ],
+    ),
+    (
+        "a list, a map and a struct",
+        "l: list<int16>, m: map<string, bool>, s: struct<x: int8, y: string>",
+        4,
+        [
+            {"l": [1, None, 3], "m": [("a", True), ("b", None)], "s": {"x": 1, "y": "z"}},
+            {"l": None, "m": [], "s": None},
+        ],
+        ['{"l":[1,null,3],"m":{"a":true,"b":null},"s":{"x":1,"y":"z"}}', '{"l":null,"m":{},"s":null}'],
+    ),
 ]
 #: Keys and their hashes.
 KEY_HASHES: list[bytes | None] = [None, b"", b"a", b"table-7", "Grüße".encode(), b"x" * 300]
@@ -360,11 +419,23 @@ REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
 ]
 
 
+def typed_payload(fields: str, version: int, rows: Sequence[Mapping[str, object]]) -> bytes:
+    """Encode rows as one typed batch."""
+    schema = Schema(parse_fields(fields))
+    values = pa.RecordBatch.from_pylist(list(rows), schema=to_arrow(schema))
+    (payload,) = build_typed_payloads(TypedRows(values), SchemaVersion(version, schema), 2**20)
+    return payload.payload
+
+
 def make() -> dict[str, list[dict[str, object]]]:
     """Return all vectors, with frames, payloads, keys and hashes in hexadecimal."""
     return {
         "batches": [
             {"what": what, "hex": encode_batch(values, keys, headers).hex()} for what, values, keys, headers in BATCHES
+        ],
+        "typed_batches": [
+            {"what": what, "hex": typed_payload(fields, version, rows).hex(), "rows": list(texts)}
+            for what, fields, version, rows, texts in TYPED_BATCHES
         ],
         "key_hashes": [
             {"what": f"key {number}", "key": key if key is None else key.hex(), "hash": key_hashes([key]).hex()}

@@ -17,10 +17,10 @@ import pyarrow.dataset as ds
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType, TimestampType
 
+from oncemq.arrow.columns import TYPES
 from oncemq.protocol import errors
 from oncemq.spark.lake.plan import Part, Plan
 from oncemq.spark.lake.selection import Selection
-from oncemq.spark.source.columns import TYPES
 
 #: The columns that are restored.
 RESTORED = ("key", "value", "headers", "timestamp")

@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 
+from oncemq.arrow.columns import TYPES
 from oncemq.protocol import errors
 from oncemq.spark.lake.files import ArchiveFile
 from oncemq.spark.lake.offset_runs import Coverage, OffsetRuns, find_runs, merge_runs
 from oncemq.spark.lake.selection import Selection
-from oncemq.spark.source.columns import TYPES
 
 _THREADS = 8
 _COLUMNS = ("topic_id", "offset", "timestamp")

@@ -17,12 +17,12 @@ from typing import Any
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
+from oncemq.arrow.payloads import build_payloads, message_columns
 from oncemq.client.staging import Stager
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SinkOptions
-from oncemq.spark.sink.payloads import build_payloads, message_columns
 from oncemq.spark.sink.task import TaskIdentity
 
 #: The approximate size of a stored batch.

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from oncemq.arrow.columns import FetchedBatches, record_batch
 from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_EARLIEST, Read
 from oncemq.protocol.replies import BatchHead, GetReply
-from oncemq.spark.source.columns import FetchedBatches, record_batch
 from oncemq.spark.source.ranges import Range
 
 #: The size of one request, and about the size of a record batch.

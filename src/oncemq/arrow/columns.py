@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from oncemq.arrow.idempotency_keys import idempotency_keys
 from oncemq.protocol import errors
-from oncemq.protocol.batch import Layout, layout_of
+from oncemq.protocol.batch import Layout, layout_of, typed_layout
+from oncemq.protocol.columnar import row_values
 from oncemq.protocol.replies import BatchHead
-from oncemq.spark.source.idempotency_keys import idempotency_keys
 
 #: Spark accepts exactly these types, including the time zone.
 TYPES: dict[str, Any] = {
@@ -47,7 +48,7 @@ def record_batch(fetched: FetchedBatches, names: Sequence[str]) -> Any:
     return pa.record_batch([getattr(columns, name)() for name in names], schema=schema)
 
 
-class _Batch:
+class StoredBatch:
     """One stored batch: its sections as Arrow arrays that share the payload's memory."""
 
     def __init__(self, head: BatchHead, payload: bytes) -> None:
@@ -57,10 +58,14 @@ class _Batch:
             raise errors.Malformed(
                 f"messages {head.skip} to {head.skip + head.count} of a batch that has only {self.layout.count}"
             )
+        self.payload = payload
         self.buffer = pa.py_buffer(payload)
 
     def values(self) -> Any:
-        layout = self.layout
+        head, layout = self.head, self.layout
+        typed = typed_layout(self.payload, layout)
+        if typed is not None:
+            return pa.array(row_values(self.payload, typed, head.skip, head.skip + head.count), pa.binary())
         return self._binary(layout.value_offsets_at, layout.values_at, layout.values_bytes)
 
     def keys(self) -> Any:
@@ -99,7 +104,7 @@ class _Columns:
 
     def __init__(self, fetched: FetchedBatches) -> None:
         self._fetched = fetched
-        self._batches = [_Batch(head, payload) for head, payload in fetched.batches]
+        self._batches = [StoredBatch(head, payload) for head, payload in fetched.batches]
         self._count = sum(batch.head.count for batch in self._batches)
 
     def topic(self) -> Any:

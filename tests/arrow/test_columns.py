@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from oncemq.arrow.columns import TYPES, FetchedBatches, record_batch
+from oncemq.arrow.idempotency_keys import idempotency_keys
+from oncemq.arrow.payloads import build_payloads, message_columns
 from oncemq.protocol import errors
 from oncemq.protocol.batch import decode_batch, encode_batch, key_hashes
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import BatchHead
 from oncemq.spark.schema import NAMES
-from oncemq.spark.sink.payloads import build_payloads, message_columns
-from oncemq.spark.source.columns import TYPES, FetchedBatches, record_batch
-from oncemq.spark.source.idempotency_keys import idempotency_keys
 
 TOPIC_ID = 0xABC
 

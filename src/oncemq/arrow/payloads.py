@@ -1,4 +1,4 @@
-"""Encodes rows as payloads without a loop over the rows: the reverse of source/columns.py. The layout is that of
+"""Encodes rows as payloads without a loop over the rows: the reverse of columns.py. The layout is that of
 protocol/batch.py."""
 
 from __future__ import annotations
@@ -65,9 +65,14 @@ class Payload(NamedTuple):
 
 def message_columns(batch: Any, *, keeps_times: bool) -> MessageColumns:
     """Return the columns that are stored. Raises Malformed for a row that can't be a message."""
-    names = batch.schema.names
     values = _to_binary(batch.column("value"))
     _refuse_nulls(values, "value", "filter such rows out, or give them a value with coalesce()")
+    return MessageColumns(values, *extra_columns(batch, keeps_times=keeps_times))
+
+
+def extra_columns(batch: Any, *, keeps_times: bool) -> tuple[Any, Any, Any]:
+    """Return keys, packed headers and times as they are stored; None for each column that there is not."""
+    names = batch.schema.names
     keys = _to_binary(batch.column("key")) if "key" in names else None
     headers = _pack_headers(batch.column("headers")) if "headers" in names else None
     times_ms = None
@@ -76,7 +81,7 @@ def message_columns(batch: Any, *, keeps_times: bool) -> MessageColumns:
         _refuse_nulls(times_ms, "timestamp", "filter such rows out, or write without timestamps=keep")
     if keys is not None and keys.null_count == len(keys):
         keys = None
-    return MessageColumns(values, keys, headers, times_ms)
+    return keys, headers, times_ms
 
 
 def _refuse_nulls(column: Any, name: str, advice: str) -> None:
@@ -125,25 +130,42 @@ def _offsets(column: Any) -> Any:
 
 
 def _encode(rows: MessageColumns) -> Payload:
-    parts, values_bytes = _section(rows.values)
+    values, values_bytes = _section(rows.values)
+    extras = extra_sections(rows.keys, rows.headers, rows.times_ms)
+    count = len(rows.values)
+    head = _HEAD.pack(PLAIN, extras.flags, 0, count, values_bytes, extras.keys_bytes, extras.headers_bytes, 0)
+    return Payload(count, b"".join([head, *values, *extras.parts]), extras.key_hashes)
+
+
+class ExtraSections(NamedTuple):
+    """What a payload has in addition to its values."""
+
+    flags: int
+    keys_bytes: int
+    headers_bytes: int
+    parts: list[Any]
+    key_hashes: bytes
+
+
+def extra_sections(keys: Any, headers: Any, times_ms: Any) -> ExtraSections:
+    """Encode the columns of keys, packed headers and times; None if there is no such column."""
     flags = keys_bytes = headers_bytes = 0
+    parts: list[Any] = []
     hashes = b""
-    if rows.keys is not None and rows.keys.null_count < len(rows.keys):
+    if keys is not None and keys.null_count < len(keys):
         flags |= HAS_KEYS
-        section, keys_bytes = _section(rows.keys.fill_null(b""))
-        parts += [_bitmap(rows.keys), *section]
-        hashes = _hash_keys(rows.keys)
-    if rows.headers is not None:
-        section, headers_bytes = _section(rows.headers)
+        section, keys_bytes = _section(keys.fill_null(b""))
+        parts += [_bitmap(keys), *section]
+        hashes = _hash_keys(keys)
+    if headers is not None:
+        section, headers_bytes = _section(headers)
         if headers_bytes:
             flags |= HAS_HEADERS
             parts += section
-    if rows.times_ms is not None:
+    if times_ms is not None:
         flags |= HAS_TIMES
-        parts.append(rows.times_ms.to_numpy().astype("<i8").tobytes())
-    count = len(rows.values)
-    head = _HEAD.pack(PLAIN, flags, 0, count, values_bytes, keys_bytes, headers_bytes, 0)
-    return Payload(count, b"".join([head, *parts]), hashes)
+        parts.append(times_ms.to_numpy().astype("<i8").tobytes())
+    return ExtraSections(flags, keys_bytes, headers_bytes, parts, hashes)
 
 
 def _section(column: Any) -> tuple[list[Any], int]:
