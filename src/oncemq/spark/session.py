@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _MEMORY_MIB_MIN = 1024
 _MEMORY_MIB_MAX = 4096
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_JAVA_SESSION = "org.apache.spark.sql.classic.SparkSession"
 
 #: Logs warnings and errors to standard error, without those that every start, query or stop causes.
 _LOG4J = """\
@@ -151,6 +152,14 @@ def _preserve_sigint_handler() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def activate(spark: SparkSession) -> None:
+    """Make this the session of the calling thread. Without it, `writeStream.format("oncemq")` fails in all threads but
+    the one that built the session: Spark looks for the data sources of Python in the session of the thread."""
+    java_session = getattr(spark, "_jsparkSession", None)
+    if java_session is not None and spark._jvm is not None:
+        getattr(spark._jvm, _JAVA_SESSION).setActiveSession(java_session)
 
 
 @contextmanager

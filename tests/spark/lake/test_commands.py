@@ -56,11 +56,13 @@ def test_every_option_of_an_archive_reaches_it(archived: list[Pipeline], tmp_pat
     result = run("archive", *options)
     assert (result.exit_code, result.output) == (0, "")
     [made] = archived
+    assert made.source is not None
     assert (made.source.topics, made.subscription, made.source.max_per_trigger) == (("a", "b"), "s", 7)
     assert made.source.on_loss == "skip"
     assert made.target == DeltaTarget(path=str(tmp_path / "lake"), partition_by=("topic", "date"))
     assert (made.checkpoint, made.trigger.every, made.ack_last) == (str(tmp_path / "c"), "5s", False)
     assert run("archive", "--pattern", "a.#", "--to", str(tmp_path), "--ack-last").exit_code == 0
+    assert archived[1].source is not None
     assert (archived[1].source.pattern, archived[1].ack_last, archived[1].trigger.every) == ("a.#", True, "")
 
 

@@ -337,7 +337,7 @@ def test_a_good_file_is_a_pipeline(tmp_path: Path) -> None:
     [
         ("  topics: by-row\n  create: true", TopicTarget(topic="", create=True)),
         ("  parquet: /out\n  partition_by: [day, hour]", ParquetTarget(path="/out", partition_by=("day", "hour"))),
-        ("  delta: s3://bucket/table", DeltaTarget(path="s3://bucket/table")),
+        ("  delta: /lake/table", DeltaTarget(path="/lake/table")),
         (
             "  postgres: postgresql://ada@host/shop\n  table: totals\n  create: true",
             PostgresTarget(url="postgresql://ada@host/shop", table="totals", create=True),
@@ -380,6 +380,7 @@ def test_variables_are_put_in_and_a_doubled_dollar_is_not(tmp_path: Path) -> Non
     (tmp_path / "p.yaml").write_text(text.replace("  topic: ${", "  partitions: ${N}\n  topic: ${"))
     pipeline = validate(str(tmp_path / "p.yaml"), {"SHOP": "eu", "N": "3"}).pipeline
     assert pipeline is not None
+    assert pipeline.source is not None
     assert (pipeline.source.topic, pipeline.source.partitions) == ("eu.orders", 3)
     assert pipeline.transform == Transform(sql="SELECT id, '${id}' FROM messages")
 

@@ -21,7 +21,7 @@ def progress(end: Any, latest: Any) -> dict[str, Any]:
         "batchId": 3,
         "durationMs": {"triggerExecution": 250},
         "numInputRows": 0,
-        "observedMetrics": {"oncemq_messages": {"rows": 50}},
+        "observedMetrics": {"oncemq_messages_messages": {"rows": 50}},
         "sources": [{"startOffset": None, "endOffset": end, "latestOffset": latest}],
     }
 

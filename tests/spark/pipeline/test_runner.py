@@ -27,6 +27,7 @@ class Told:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.batches: list[Batch] = []
+        self.notices: list[str] = []
         self.ends: list[Summary | None] = []
 
     def begin(self, name: str) -> None:
@@ -34,6 +35,9 @@ class Told:
 
     def batch(self, batch: Batch) -> None:
         self.batches.append(batch)
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
 
     def end(self, summary: Summary | None) -> None:
         self.ends.append(summary)
@@ -121,23 +125,23 @@ def test_an_error_of_the_broker_is_that_error(
 
 
 def test_two_runs_do_not_share_a_checkpoint(tmp_path: Path) -> None:
-    from oncemq.spark.pipeline.runner import _locked
+    from oncemq.spark.pipeline.runs.checkpoint_lock import locked
 
     folder = str(tmp_path / "checkpoint")
-    with _locked(folder), pytest.raises(PipelineFailed, match="another run uses the checkpoint"), _locked(folder):
+    with locked(folder), pytest.raises(PipelineFailed, match="another run uses the checkpoint"), locked(folder):
         pass
-    with _locked(folder):
+    with locked(folder):
         pass
 
 
 def test_every_setting_of_the_source_reaches_it(tmp_path: Path) -> None:
     from oncemq.spark.options import source_options
-    from oncemq.spark.pipeline.runner import source_options as options_of
+    from oncemq.spark.pipeline.runs.stream import source_options as options_of
     from oncemq.spark.source.offset_spec import Timestamp
 
     def made(**source: Any) -> Any:
         pipeline = msgspec.structs.replace(totals(tmp_path), source=Source(**source))
-        return source_options(options_of(pipeline, "tcp://host:1"), is_stream=True)
+        return source_options(options_of(pipeline, "messages", "tcp://host:1"), is_stream=True)
 
     options = made(topics=("a,b", "c"), subscription="s", max_per_trigger=5, partitions=3, start={"c": 7})
     assert (options.topics, options.subscription, options.rows_max, options.partitions) == (("a,b", "c"), "s", 5, 3)

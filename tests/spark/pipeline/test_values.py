@@ -10,8 +10,7 @@ import pyarrow
 import pytest
 
 from oncemq.protocol.errors import PipelineFailed, PipelineInvalid
-from oncemq.spark.pipeline.model import Encoding, Pipeline, Source, Transform, Value, Watermark
-from oncemq.spark.targets.declarations import ConsoleTarget
+from oncemq.spark.pipeline.model import Encoding, Transform, Value, Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -126,8 +125,7 @@ def test_only_columns_that_are_needed_are_read() -> None:
     from oncemq.spark.pipeline.value_decoder import source_columns
 
     def columns(value: Value, *kept: Any) -> list[str]:
-        source = Source(topic="orders", columns=kept)
-        return source_columns(Pipeline(name="p", source=source, target=ConsoleTarget(), value=value))
+        return source_columns(value, kept)
 
     assert columns(Value()) == ["value"]
     assert columns(JSON, "timestamp") == ["timestamp", "value"]
@@ -138,7 +136,7 @@ def test_sql_reads_the_view_and_leaves_none_behind(spark: SparkSession) -> None:
     from oncemq.spark.pipeline.transform import apply_transform
 
     rows = spark.createDataFrame([(1, 2.0), (2, 3.0)], "id int, price double")
-    result = apply_transform(rows, Transform(sql="SELECT sum(price) AS total FROM messages"))
+    result = apply_transform({"messages": rows}, Transform(sql="SELECT sum(price) AS total FROM messages"))
     assert [row.total for row in result.collect()] == [5.0]
     assert not spark.catalog.tableExists("messages")
 
@@ -147,12 +145,12 @@ def test_a_function_gets_the_rows_and_returns_others(spark: SparkSession) -> Non
     from oncemq.spark.pipeline.transform import apply_transform
 
     rows = spark.createDataFrame([(1,), (2,)], "id int")
-    kept = apply_transform(rows, Transform(function=lambda rows: rows.filter("id > 1")))
+    kept = apply_transform({"messages": rows}, Transform(function=lambda rows: rows.filter("id > 1")))
     assert [row.id for row in kept.collect()] == [2]
     with pytest.raises(PipelineInvalid, match="returned int, but must return a DataFrame"):
-        apply_transform(rows, Transform(function=lambda rows: 5))
+        apply_transform({"messages": rows}, Transform(function=lambda rows: 5))
     with pytest.raises(PipelineFailed, match="failed: ZeroDivisionError"):
-        apply_transform(rows, Transform(function=lambda rows: 1 // 0))
+        apply_transform({"messages": rows}, Transform(function=lambda rows: 1 // 0))
 
 
 def test_a_module_beside_the_file_reaches_the_workers(spark: SparkSession, tmp_path: Any) -> None:
@@ -164,7 +162,7 @@ def test_a_module_beside_the_file_reaches_the_workers(spark: SparkSession, tmp_p
         "def double(rows): return rows.select(udf(twice, 'int')('id').alias('id'))\n"
     )
     rows = spark.createDataFrame([(4,)], "id int")
-    result = apply_transform(rows, Transform(python="doubling_for_test:double"), str(tmp_path))
+    result = apply_transform({"messages": rows}, Transform(python="doubling_for_test:double"), str(tmp_path))
     assert [row.id for row in result.collect()] == [8]
 
 
@@ -178,7 +176,7 @@ def test_sql_that_spark_can_not_read_is_a_sentence_with_its_place(spark: SparkSe
 
     def error_of(sql: str) -> str:
         with pytest.raises(PySparkException) as caught:
-            apply_transform(rows, Transform(sql=sql))
+            apply_transform({"messages": rows}, Transform(sql=sql))
         error = explain(caught.value, lambda offset: f"p.yaml:{offset}: ", sql)
         assert type(error) is PipelineInvalid
         assert "\n" not in error.text

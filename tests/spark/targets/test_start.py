@@ -151,6 +151,7 @@ class Recorder:
     def __init__(self) -> None:
         self.told: dict[str, Any] = {}
         self.writeStream = self
+        self.sparkSession = None
 
     def format(self, name: str) -> Recorder:
         self.told["format"] = name
@@ -167,6 +168,10 @@ class Recorder:
         self.told["trigger"] = trigger
         return self
 
+    def outputMode(self, mode: str) -> Recorder:  # noqa: N802
+        self.told["output"] = mode
+        return self
+
     def queryName(self, name: str) -> Recorder:  # noqa: N802
         self.told["name"] = name
         return self
@@ -175,16 +180,19 @@ class Recorder:
         return self
 
 
+BROKER = {"url": "tcp://b:1", "timeout": "30s"}
+
+
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        (TopicTarget(topic="t"), {"format": "oncemq", "url": "tcp://b:1", "topic": "t", "create": False}),
-        (TopicTarget(create=True), {"format": "oncemq", "url": "tcp://b:1", "create": True}),
+        (TopicTarget(topic="t"), {"format": "oncemq", **BROKER, "topic": "t", "create": "false"}),
+        (TopicTarget(create=True), {"format": "oncemq", **BROKER, "create": "true"}),
         (ConsoleTarget(rows=5), {"format": "console", "numRows": 5, "truncate": False}),
     ],
 )
 def test_topics_and_the_console_get_what_the_target_says(target: Target, told: dict[str, Any]) -> None:
     stream: Any = Recorder()
     sinks.start(stream, target, checkpoint="/c", trigger={"processingTime": "1 second"}, name="q", url="tcp://b:1")
-    common = {"checkpointLocation": "/c", "trigger": {"processingTime": "1 second"}, "name": "q"}
+    common = {"checkpointLocation": "/c", "trigger": {"processingTime": "1 second"}, "name": "q", "output": "append"}
     assert stream.told == told | common

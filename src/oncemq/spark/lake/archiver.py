@@ -116,6 +116,7 @@ def archive_pipeline(
 def _refuse_fewer_topics(folder: str, pipeline: Pipeline) -> None:
     """Refuse a run without a topic of the checkpoint. The source would take it for a deleted topic."""
     source = pipeline.source
+    assert source is not None, "an archive has one source"
     for topic in _topics_in(pipeline.checkpoint):
         if not (matches(source.pattern.split("."), topic) if source.pattern else topic in source.names):
             raise errors.PipelineInvalid(

@@ -4,9 +4,12 @@
     ├── source      Source      topics, and where to start
     ├── value       Value       bytes → columns
     ├── watermark   Watermark   how late a row may arrive
-    ├── transform   Transform   SQL on the view `messages`, or a function
+    ├── sources     Input       instead of the three above: several of them, each with a name
+    ├── tables      Table       tables that are joined with the streams
+    ├── transform   Transform   SQL on the view `messages` or on the named views, or a function
     ├── target      Target      spark/targets/declarations.py
     ├── encoding    Encoding    columns → a message, for topics
+    ├── output      Output      the rows that a micro-batch writes: new ones, changed ones, or all
     └── trigger     Trigger     once, or a micro-batch at intervals
 
 Nothing here needs Spark. The fields have the names of the keys in the file (sections.py).
@@ -29,8 +32,12 @@ MESSAGE_COLUMNS: tuple[str, ...] = get_args(MessageColumn)
 MESSAGE_PREFIX = "message_"
 #: The column with the text of a value that can't be parsed, if such rows are kept.
 MALFORMED_COLUMN = "malformed"
-#: The name of the view that SQL reads.
+#: The name of the view that SQL reads, if the pipeline has one source.
 VIEW = "messages"
+#: How long the broker may be unreachable in a run that ends, if the pipeline does not say it.
+BROKER_TIMEOUT = "30s"
+
+Output = Literal["append", "update", "complete"]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +58,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     on_loss: Literal["fail", "skip"] = "fail"
     #: The message's columns to add to those of its value, as `message_offset` and so on.
     columns: tuple[MessageColumn, ...] = ()
+    #: Create the topics that do not exist. Otherwise a topic that does not exist is an error.
+    create: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,12 +89,40 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     delay: str
 
 
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream of rows: the topics, how their values become columns, and how late a row may arrive."""
+
+    source: Source
+    value: Value = Value()
+    watermark: Watermark | None = None
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that do not stream, to be joined with the streams. Exactly one of the first four fields is set."""
+
+    #: A Parquet file or a folder of them, as it is when the run starts.
+    parquet: str = ""
+    #: A CSV file or a folder of them. Its first line names the columns.
+    csv: str = ""
+    #: A Delta table, which is read into memory when the run starts.
+    delta: str = ""
+    #: All messages that the topic has when a micro-batch starts.
+    topic: str = ""
+    #: The columns of the CSV files, in Spark's DDL.
+    schema: str = ""
+    #: How the values of the topic become columns.
+    value: Value = Value()
+    #: The message's columns to add, for a topic.
+    columns: tuple[MessageColumn, ...] = ()
+
+
 class Transform(msgspec.Struct, frozen=True, kw_only=True):
     """Exactly one of the fields is set."""
 
-    #: A query on the view `messages`.
+    #: A query on the view `messages`, or on the views that `sources` and `tables` name.
     sql: str = ""
-    #: `module:function`, from a DataFrame to a DataFrame. The module may be in the folder of the file.
+    #: `module:function`, from a DataFrame to a DataFrame. The module may be in the folder of the file. With `sources`,
+    #: the argument is a mapping from the names to DataFrames.
     python: str = ""
     #: The function itself, if the pipeline is declared in Python.
     function: Callable[[Any], Any] | None = None
@@ -114,23 +151,66 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """Either `source`, with `value` and `watermark`, or `sources` is set."""
+
     name: str
-    source: Source
     target: Target
+    source: Source | None = None
     value: Value = Value()
     watermark: Watermark | None = None
+    #: Streams by the names of their views.
+    sources: Mapping[str, Input] = {}
+    #: Tables by the names of their views.
+    tables: Mapping[str, Table] = {}
     transform: Transform | None = None
     encoding: Encoding = Encoding()
+    #: `append`: rows that are final. `update`: the rows that changed. `complete`: all rows of the result.
+    output: Output = "append"
     trigger: Trigger = Trigger()
     #: The folder in which Spark stores its progress. If it is lost, messages that are not acked are processed again.
     checkpoint: str = ""
     #: After a run of available-now, also ack its last micro-batch. Otherwise the broker keeps that batch until the next
     #: run has new messages. If it is acked, a checkpoint that was reset can't read it again.
     ack_last: bool = False
+    #: How long the broker may be unreachable. "" = without limit if the pipeline runs continuously, else 30 seconds.
+    broker_timeout: str = ""
+
+    @property
+    def inputs(self) -> dict[str, Input]:
+        """The streams by the names of their views."""
+        if self.source is None:
+            return dict(self.sources)
+        return {VIEW: Input(source=self.source, value=self.value, watermark=self.watermark)}
 
     @property
     def subscription(self) -> str:
-        return self.source.subscription or self.name
+        """The name of the durable subscription of `source`."""
+        return self.subscription_of(VIEW)
+
+    def subscription_of(self, view: str) -> str:
+        """The name of the durable subscription of an input. It is the same in every run."""
+        if self.source is not None:
+            return self.source.subscription or self.name
+        return self.sources[view].source.subscription or f"{self.name}.{view}"
+
+    @property
+    def broker_timeout_s(self) -> float | None:
+        """How long the broker may be unreachable; None = without limit."""
+        if self.broker_timeout:
+            return parse_duration_ms(self.broker_timeout) / 1000
+        return None if self.trigger.every else parse_duration_ms(BROKER_TIMEOUT) / 1000
+
+
+class PartialInput(msgspec.Struct, kw_only=True):
+    """An input in which sections may be missing, because they could not be read."""
+
+    source: Source | None = None
+    value: Value | None = Value()
+    watermark: Watermark | None = None
+    #: The paths of its sections in the file.
+    source_path: tuple[str | int, ...] = ("source",)
+    value_path: tuple[str | int, ...] = ("value",)
+    watermark_path: tuple[str | int, ...] = ("watermark",)
 
 
 class PartialPipeline(msgspec.Struct, kw_only=True):
@@ -140,13 +220,59 @@ class PartialPipeline(msgspec.Struct, kw_only=True):
     source: Source | None = None
     value: Value | None = Value()
     watermark: Watermark | None = None
+    sources: Mapping[str, PartialInput] = {}
+    tables: Mapping[str, Table] = {}
     transform: Transform | None = None
     target: Target | None = None
     encoding: Encoding = Encoding()
+    output: Output = "append"
     trigger: Trigger = Trigger()
     checkpoint: str = ""
     ack_last: bool = False
+    broker_timeout: str = ""
+
+    @property
+    def inputs(self) -> dict[str, PartialInput]:
+        """The streams by the names of their views, as far as they could be read."""
+        if self.sources:
+            return dict(self.sources)
+        return {VIEW: PartialInput(source=self.source, value=self.value, watermark=self.watermark)}
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The names of all views."""
+        return (*self.inputs, *self.tables)
 
     def to_pipeline(self) -> Pipeline:
         """The pipeline, if nothing is missing."""
-        return Pipeline(**msgspec.structs.asdict(self))
+        fields = msgspec.structs.asdict(self)
+        fields["sources"] = {
+            name: Input(source=each.source, value=each.value, watermark=each.watermark)  # type: ignore[arg-type]
+            for name, each in self.sources.items()
+        }
+        return Pipeline(**fields)
+
+
+def partial_of(pipeline: Pipeline) -> PartialPipeline:
+    """A pipeline that was made in Python, for the checks."""
+    fields = msgspec.structs.asdict(pipeline)
+    fields["sources"] = {
+        name: partial_input(name, source=each.source, value=each.value, watermark=each.watermark)
+        for name, each in pipeline.sources.items()
+    }
+    return PartialPipeline(**fields)
+
+
+def partial_input(
+    name: str, *, source: Source | None, value: Value | None, watermark: Watermark | None
+) -> PartialInput:
+    """A part of `sources`, with the paths of its sections."""
+    path = ("sources", name)
+    return PartialInput(
+        source=source,
+        value=value,
+        watermark=watermark,
+        source_path=path,
+        value_path=(*path, "value"),
+        watermark_path=(*path, "watermark"),
+    )

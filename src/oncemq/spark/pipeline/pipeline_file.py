@@ -9,7 +9,7 @@ import msgspec
 
 from oncemq.protocol.errors import PipelineInvalid
 from oncemq.spark.pipeline.checks import check
-from oncemq.spark.pipeline.model import PartialPipeline, Pipeline
+from oncemq.spark.pipeline.model import Pipeline, partial_of
 from oncemq.spark.pipeline.problems import FileProblem, path_text
 from oncemq.spark.pipeline.sections import read_partial
 from oncemq.spark.pipeline.yaml_tree import Document, read
@@ -47,8 +47,11 @@ def load(file: str, environment: Mapping[str, str] = os.environ) -> Pipeline:
 
 def ensure_valid(pipeline: Pipeline, folder: str = ".") -> None:
     """Check a pipeline that was made in Python. Raises PipelineInvalid, with all problems."""
-    partial = PartialPipeline(**msgspec.structs.asdict(pipeline))
-    problems = [f"{path_text(problem.path)}: {problem.message}" for problem in check(partial, folder)]
+    problems = [f"{path_text(problem.path)}: {problem.message}" for problem in check(partial_of(pipeline), folder)]
+    if pipeline.source is None and not pipeline.sources:
+        problems.append("source: there is none; give the pipeline a `source` or `sources`")
+    if pipeline.source is not None and pipeline.sources:
+        problems.append("source: there are also `sources`; keep one of them")
     if not pipeline.checkpoint:
         problems.append("checkpoint: there is no folder; name one that stays the same from run to run")
     if problems:

@@ -6,15 +6,15 @@ A reporter is called for each micro-batch and at the end. The data comes from Sp
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from oncemq.spark.source import offsets
 
-#: The name of the Spark metric that counts the rows which were read.
-OBSERVED = "oncemq_messages"
+#: The beginning of the names of the Spark metrics that count the rows which were read; the name of the view follows.
+OBSERVED = "oncemq_messages_"
 #: At most one line per second is printed, so that a log stays readable.
 _LINE_INTERVAL_S = 1.0
 
@@ -23,6 +23,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """A completed micro-batch."""
 
     number: int
+    #: The number of messages that were read, from all sources.
     rows: int
     rows_per_s: float
     #: The number of messages that were stored and not yet read when it ended; None = not known.
@@ -47,6 +48,9 @@ class Reporter(Protocol):
 
     def batch(self, batch: Batch) -> None: ...
 
+    def notice(self, text: str) -> None:
+        """Something that an operator should know, and that does not end the run."""
+
     def end(self, summary: Summary | None) -> None:
         """The run has ended. None: it failed."""
 
@@ -59,6 +63,9 @@ class SilentReporter:
 
     def batch(self, batch: Batch) -> None:
         del batch
+
+    def notice(self, text: str) -> None:
+        del text
 
     def end(self, summary: Summary | None) -> None:
         del summary
@@ -81,6 +88,9 @@ class LineReporter:
         self._next_s = self._clock_s() + _LINE_INTERVAL_S
         self._print_line(f"batch {batch.number}: {batch_text(batch)}")
 
+    def notice(self, text: str) -> None:
+        self._print_line(text)
+
     def end(self, summary: Summary | None) -> None:
         if summary is not None:
             self._print_line(summary_text(summary))
@@ -97,6 +107,9 @@ class JsonReporter:
 
     def batch(self, batch: Batch) -> None:
         self._write(_json({"event": "batch", **msgspec.structs.asdict(batch)}))
+
+    def notice(self, text: str) -> None:
+        self._write(_json({"event": "notice", "text": text}))
 
     def end(self, summary: Summary | None) -> None:
         if summary is not None:
@@ -129,6 +142,9 @@ class BarReporter:
         total = self._rows + (batch.lag or 0) if self._has_end else None
         self._progress.update(self._task, completed=self._rows, total=total, figures=figures)
 
+    def notice(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)
+
     def end(self, summary: Summary | None) -> None:
         self._progress.stop()
         if summary is not None:
@@ -155,19 +171,32 @@ def summary_text(summary: Summary) -> str:
 
 def parse_progress(progress: Mapping[str, Any]) -> Batch:
     """Convert the JSON of Spark's StreamingQueryProgress."""
-    source = (progress.get("sources") or [{}])[0]
-    rows = int((progress.get("observedMetrics") or {}).get(OBSERVED, {}).get("rows") or 0)
+    observed = progress.get("observedMetrics") or {}
+    rows = sum(int(metric.get("rows") or 0) for name, metric in observed.items() if name.startswith(OBSERVED))
     duration_ms = int((progress.get("durationMs") or {}).get("triggerExecution") or progress.get("batchDuration") or 0)
     return Batch(
         number=int(progress["batchId"]),
         rows=rows,
         rows_per_s=round(rows * 1000 / duration_ms, 1) if duration_ms else 0.0,
-        lag=_lag(source),
+        lag=_lag(progress.get("sources") or []),
         duration_ms=duration_ms,
     )
 
 
-def _lag(source: Mapping[str, Any]) -> int | None:
+def end_offsets(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The ends of a micro-batch, one for each source of ours that has one."""
+    found = [_offsets(source.get("endOffset")) for source in progress.get("sources") or []]
+    return [dict(each) for each in found if each is not None]
+
+
+def _lag(sources: Sequence[Mapping[str, Any]]) -> int | None:
+    """The lag of all sources together; None if that of one is not known."""
+    lags = [_source_lag(source) for source in sources]
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if known and len(known) == len(lags) else None
+
+
+def _source_lag(source: Mapping[str, Any]) -> int | None:
     end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
     if end is None or latest is None:
         return None

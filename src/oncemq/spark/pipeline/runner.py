@@ -1,33 +1,35 @@
-"""Runs a pipeline: builds the streaming query, starts it, and reports its progress until it ends.
+"""Runs pipelines: builds the streaming query, starts it, and reports its progress until it ends.
 
 A run is completed, fails, or is stopped. In each case the query is stopped. The next run continues where Spark's
-checkpoint ends, and processes each message once.
+checkpoint ends, and processes each message once. If the broker is away, the run waits for it, and starts the query
+again at its checkpoint.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from oncemq.protocol.errors import PipelineFailed
 from oncemq.spark.pipeline.model import Pipeline
 from oncemq.spark.pipeline.pipeline_file import ensure_valid
-from oncemq.spark.pipeline.progress import OBSERVED, Reporter, SilentReporter, Summary, parse_progress
-from oncemq.spark.targets.declarations import TopicTarget
+from oncemq.spark.pipeline.progress import Reporter, SilentReporter, Summary
+from oncemq.spark.pipeline.runs.acks import ack_last
+from oncemq.spark.pipeline.runs.broker_wait import AWAY, BrokerWait
+from oncemq.spark.pipeline.runs.checkpoint_lock import locked
+from oncemq.spark.pipeline.runs.handle import RunningPipeline
+from oncemq.spark.pipeline.runs.stream import build_stream, call_timeout, call_timeout_s
+from oncemq.spark.pipeline.runs.topics import require_topics
+from oncemq.spark.pipeline.runs.watcher import ProgressWatcher
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from oncemq.spark.pipeline.spark_errors import SqlLocator
 
 _POLL_S = 0.2
-#: In the checkpoint's folder. It prevents two runs on one checkpoint.
-_LOCK_FILE = "oncemq-run.lock"
 
 
 def run(
@@ -47,178 +49,180 @@ def run(
     >>> run(totals, url="tcp://127.0.0.1:5555").rows
     120000
 
-    Without a `session`, one is built for this run and stopped at its end. `url` is the URL of the broker ("" =
-    ONCEMQ_URL, or the default), `folder` is an additional folder for Python modules, and `locate_sql` returns the
-    position of the SQL in its file. Raises PipelineInvalid, PipelineFailed, and the errors of the broker.
+    It can be called in any thread, and several pipelines can run in one session at the same time. Without a `session`,
+    one is built for this run and stopped at its end. `url` is the URL of the broker ("" = ONCEMQ_URL, or the default),
+    `folder` is an additional folder for Python modules, and `locate_sql` returns the position of the SQL in its file.
+    Raises PipelineInvalid, PipelineFailed, and the errors of the broker.
     """
-    from oncemq.spark.session import session_for
-
     ensure_valid(pipeline, folder)
-    with session_for(session, pipeline.name, master, conf) as used:
-        return _run(used, pipeline, url, folder, reporter or SilentReporter(), is_stopping, locate_sql)
+    return _execute(
+        pipeline,
+        url=url,
+        session=session,
+        master=master,
+        conf=conf,
+        folder=folder,
+        reporter=reporter or SilentReporter(),
+        is_stopping=is_stopping,
+        locate_sql=locate_sql,
+        on_query=lambda _: None,
+    )
 
 
-def _run(
-    session: SparkSession,
+def start(
     pipeline: Pipeline,
+    *,
+    url: str = "",
+    session: SparkSession | None = None,
+    master: str = "local[*]",
+    conf: Mapping[str, object] | None = None,
+    folder: str = ".",
+    reporter: Reporter | None = None,
+    locate_sql: SqlLocator | None = None,
+) -> RunningPipeline:
+    """Run a pipeline in a thread of its own, and return a handle immediately. The arguments are those of `run`.
+
+    >>> running = start(totals, session=spark)
+    >>> running.progress.rows, running.status
+    (1200, 'running')
+    >>> running.stop().rows
+    120000
+
+    Raises PipelineInvalid. Errors of the run are raised by `wait` and `stop` of the handle."""
+    ensure_valid(pipeline, folder)
+
+    def execute(
+        reporter: Reporter, is_stopping: Callable[[], bool], on_query: Callable[[StreamingQuery | None], None]
+    ) -> Summary:
+        return _execute(
+            pipeline,
+            url=url,
+            session=session,
+            master=master,
+            conf=conf,
+            folder=folder,
+            reporter=reporter,
+            is_stopping=is_stopping,
+            locate_sql=locate_sql,
+            on_query=on_query,
+        )
+
+    return RunningPipeline(pipeline.name, execute, reporter or SilentReporter())
+
+
+def _execute(
+    pipeline: Pipeline,
+    *,
     url: str,
+    session: SparkSession | None,
+    master: str,
+    conf: Mapping[str, object] | None,
     folder: str,
     reporter: Reporter,
     is_stopping: Callable[[], bool],
     locate_sql: SqlLocator | None,
+    on_query: Callable[[StreamingQuery | None], None],
 ) -> Summary:
     from oncemq.spark.options import broker_url
+    from oncemq.spark.session import activate, session_for
 
-    url = broker_url(url)
-    begin_s = time.monotonic()
-    with _explain_errors(pipeline, locate_sql), _locked(pipeline.checkpoint):
-        query = start(session, pipeline, url, folder)
-        reporter.begin(pipeline.name)
-        watcher = _ProgressWatcher(query, reporter)
+    with session_for(session, pipeline.name, master, conf) as used, _explain_errors(pipeline, locate_sql):
+        activate(used)
+        return _Run(used, pipeline, broker_url(url), folder, reporter, is_stopping, locate_sql, on_query).execute()
+
+
+class _Run:
+    """One run: a query, or several of them in turn if the broker was away."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        pipeline: Pipeline,
+        url: str,
+        folder: str,
+        reporter: Reporter,
+        is_stopping: Callable[[], bool],
+        locate_sql: SqlLocator | None,
+        on_query: Callable[[StreamingQuery | None], None],
+    ) -> None:
+        self._session = session
+        self._pipeline = pipeline
+        self._url = url
+        self._folder = folder
+        self._reporter = reporter
+        self._is_stopping = is_stopping
+        self._locate_sql = locate_sql
+        self._on_query = on_query
+        self._watcher = ProgressWatcher(reporter)
+        self._broker = BrokerWait(url, pipeline.broker_timeout_s, reporter.notice, is_stopping)
+
+    def execute(self) -> Summary:
+        begin_s = time.monotonic()
         summary = None
-        try:
-            is_stopped = _await_end(query, watcher, is_stopping)
-            if pipeline.ack_last and not is_stopped:
-                _ack_last(pipeline, url, watcher.end_offset)
-            summary = watcher.summary(pipeline.name, time.monotonic() - begin_s, is_stopped)
-        finally:
-            query.stop()
-            reporter.end(summary)
+        with locked(self._pipeline.checkpoint):
+            self._reporter.begin(self._pipeline.name)
+            try:
+                is_stopped = self._run_queries()
+                if self._pipeline.ack_last and not is_stopped:
+                    ack_last(self._pipeline, self._url, self._watcher.end_offsets)
+                summary = self._watcher.summary(self._pipeline.name, time.monotonic() - begin_s, is_stopped)
+            finally:
+                self._reporter.end(summary)
         return summary
 
+    def _run_queries(self) -> bool:
+        """Run the query until it ends, and again after the broker was away. Returns whether it was stopped."""
+        while self._broker.wait():
+            reports = self._watcher.reports
+            begin_s = time.monotonic()
+            try:
+                with _explain_errors(self._pipeline, self._locate_sql):
+                    return self._run_query()
+            except AWAY:
+                if self._watcher.reports > reports:
+                    self._broker.end()
+                self._broker.begin(min(call_timeout_s(self._pipeline), time.monotonic() - begin_s))
+        return True
 
-def start(session: SparkSession, pipeline: Pipeline, url: str, folder: str = ".") -> StreamingQuery:
-    """Start the streaming query of a pipeline."""
-    from oncemq.spark.targets import start as sinks
+    def _run_query(self) -> bool:
+        require_topics(self._pipeline, self._url)
+        query = self._start_query()
+        self._on_query(query)
+        try:
+            return self._await_end(query)
+        finally:
+            query.stop()
+            self._on_query(None)
 
-    return sinks.start(
-        build_stream(session, pipeline, url, folder),
-        pipeline.target,
-        checkpoint=pipeline.checkpoint,
-        trigger=pipeline.trigger.options,
-        name=pipeline.name,
-        url=url,
-    )
+    def _start_query(self) -> StreamingQuery:
+        from oncemq.spark.targets import start as sinks
 
-
-def build_stream(session: SparkSession, pipeline: Pipeline, url: str, folder: str = ".") -> DataFrame:
-    """The stream of rows that the target writes."""
-    from pyspark.sql import functions as F
-
-    from oncemq.spark.pipeline.transform import apply_transform, apply_watermark
-    from oncemq.spark.pipeline.value_decoder import decode_values
-    from oncemq.spark.pipeline.value_encoder import encode_rows
-
-    messages = session.readStream.format("oncemq").options(**source_options(pipeline, url)).load()
-    # Spark does not count the rows of Python data sources.
-    messages = messages.observe(OBSERVED, F.count(F.lit(1)).alias("rows"))
-    rows = apply_watermark(decode_values(messages, pipeline.value, pipeline.source.columns), pipeline.watermark)
-    result = apply_transform(rows, pipeline.transform, folder)
-    if isinstance(pipeline.target, TopicTarget):
-        return encode_rows(result, pipeline.encoding, by_row=not pipeline.target.topic)
-    return result
-
-
-def source_options(pipeline: Pipeline, url: str) -> dict[str, str]:
-    """The options of `format("oncemq")`."""
-    from oncemq.spark.pipeline.value_decoder import source_columns
-
-    source = pipeline.source
-    options = {
-        "url": url,
-        "subscription": pipeline.subscription,
-        "startingOffsets": _starting(pipeline),
-        "columns": ",".join(source_columns(pipeline)),
-        "failOnDataLoss": str(source.on_loss == "fail").lower(),
-    }
-    if source.pattern:
-        options["pattern"] = source.pattern
-    else:
-        options["topics"] = json.dumps(source.names)
-    if source.max_per_trigger:
-        options["maxOffsetsPerTrigger"] = str(source.max_per_trigger)
-    if source.partitions:
-        options["partitions"] = str(source.partitions)
-    return options
-
-
-def _starting(pipeline: Pipeline) -> str:
-    start = pipeline.source.start
-    if isinstance(start, str):
-        return start
-    # A topic that is not in the mapping starts at the default of a pipeline, not at that of a stream.
-    return json.dumps({name: start.get(name, "earliest") for name in pipeline.source.names})
-
-
-class _ProgressWatcher:
-    """Calls the reporter for each micro-batch once."""
-
-    def __init__(self, query: StreamingQuery, reporter: Reporter) -> None:
-        self._query = query
-        self._reporter = reporter
-        self._last_key = ("", -1)
-        self._batches = 0
-        self._rows = 0
-        self._lag: int | None = None
-        #: The end of the last micro-batch, as an offset of the source.
-        self.end_offset: Any = None
-
-    def poll(self) -> None:
-        last = self._query.lastProgress
-        if last is None or _key(last) == self._last_key:
-            return
-        recent = [progress for progress in self._query.recentProgress if _key(progress) > self._last_key]
-        for progress in recent:
-            self._last_key = _key(progress)
-            self._report(json.loads(progress.json))
-
-    def _report(self, progress: Mapping[str, Any]) -> None:
-        batch = parse_progress(progress)
-        self.end_offset = (progress.get("sources") or [{}])[0].get("endOffset")
-        self._lag = batch.lag
-        if batch.rows:
-            self._batches += 1
-            self._rows += batch.rows
-            self._reporter.batch(batch)
-
-    def summary(self, name: str, duration_s: float, is_stopped: bool) -> Summary:
-        return Summary(
-            name=name,
-            batches=self._batches,
-            rows=self._rows,
-            duration_s=round(duration_s, 3),
-            lag=self._lag,
-            is_stopped=is_stopped,
+        pipeline = self._pipeline
+        return sinks.start(
+            build_stream(self._session, pipeline, self._url, self._folder),
+            pipeline.target,
+            checkpoint=pipeline.checkpoint,
+            trigger=pipeline.trigger.options,
+            name=pipeline.name,
+            url=self._url,
+            output=pipeline.output,
+            timeout=call_timeout(pipeline),
         )
 
-
-def _key(progress: Any) -> tuple[str, int]:
-    """Increases with each report, even if a micro-batch without rows has the number of the previous one."""
-    return progress.timestamp, progress.batchId
-
-
-def _await_end(query: StreamingQuery, watcher: _ProgressWatcher, is_stopping: Callable[[], bool]) -> bool:
-    """Wait until the query ends, or stop it. Returns whether it was stopped."""
-    while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
-        watcher.poll()
-        if is_stopping():
-            # The next run repeats the current micro-batch if it was not committed; it is written once.
-            query.stop()
-            watcher.poll()
-            return True
-    watcher.poll()
-    return False
-
-
-def _ack_last(pipeline: Pipeline, url: str, end_offset: Any) -> None:
-    """Ack the last micro-batch. Spark commits a micro-batch when the next one begins, so the last one is not acked."""
-    if end_offset is None:
-        return
-    from oncemq.spark import options
-    from oncemq.spark.source.source import StreamReader
-
-    reader = StreamReader(options.source_options(source_options(pipeline, url), is_stream=True))
-    reader.commit(end_offset if isinstance(end_offset, dict) else json.loads(end_offset))
+    def _await_end(self, query: StreamingQuery) -> bool:
+        """Wait until the query ends, or stop it. Returns whether it was stopped."""
+        reports = self._watcher.reports
+        while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
+            self._watcher.poll(query)
+            if self._broker.is_waiting and self._watcher.reports > reports:
+                self._broker.end()
+            if self._is_stopping():
+                # The next run repeats the current micro-batch if it was not committed; it is written once.
+                query.stop()
+                self._watcher.poll(query)
+                return True
+        self._watcher.poll(query)
+        return False
 
 
 @contextmanager
@@ -232,26 +236,3 @@ def _explain_errors(pipeline: Pipeline, locate_sql: SqlLocator | None) -> Iterat
     except PySparkException as error:
         sql = pipeline.transform.sql if pipeline.transform else ""
         raise explain(error, locate_sql, sql) from error
-
-
-@contextmanager
-def _locked(checkpoint: str) -> Iterator[None]:
-    """Lock the checkpoint against other runs. A remote folder can't be locked; there, Spark lets the second run fail.
-
-    Raises PipelineFailed."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    if "://" in checkpoint:
-        yield
-        return
-    os.makedirs(checkpoint, exist_ok=True)
-    with open(os.path.join(checkpoint, _LOCK_FILE), "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = f"another run uses the checkpoint {checkpoint}; stop it, or give this pipeline another checkpoint"
-            raise PipelineFailed(text) from None
-        yield

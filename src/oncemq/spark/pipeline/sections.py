@@ -1,16 +1,20 @@
 """The sections of a pipeline's file: their keys, and the declarations that are made from them.
 
     name: order-totals
-    source: {topic | topics | pattern, subscription, start, max_per_trigger, partitions, on_loss, columns}
+    source: {topic | topics | pattern, subscription, start, max_per_trigger, partitions, on_loss, columns, create}
     value: {format, schema, delimiter, malformed}
     watermark: {column, delay}
+    sources: {NAME: {the keys of source, value, watermark}, …}    instead of source, value and watermark
+    tables: {NAME: {parquet | csv, schema | delta | topic, value, columns}, …}
     transform: {sql | python}
     target: {topic, create, value, key} | {topics: by-row, create, value, key}
             | {parquet, partition_by, evolve} | {delta, partition_by, evolve} | {postgres, table, create, evolve}
             | {console, rows}
+    output: append | update | complete
     trigger: available-now | {every}
     checkpoint: ./folder
     ack_last: true
+    broker_timeout: 10m
 
 Values that can't be read become problems of the document. checks/ finds out whether the values make sense together.
 Relative folders are relative to the file, not to the working directory.
@@ -19,25 +23,46 @@ Relative folders are relative to the file, not to the working directory.
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 from oncemq.spark.pipeline import ddl
 from oncemq.spark.pipeline.model import (
     Encoding,
     MessageColumn,
+    Output,
+    PartialInput,
     PartialPipeline,
     Source,
+    Table,
     Transform,
     Trigger,
     Value,
     Watermark,
+    partial_input,
 )
 from oncemq.spark.pipeline.node_reader import Duration, NodeReader, OffsetsByTopic, shown
 from oncemq.spark.pipeline.problems import Path
 from oncemq.spark.pipeline.yaml_tree import Document, Node
 from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
 
-_KEYS = ("name", "source", "value", "watermark", "transform", "target", "trigger", "checkpoint", "ack_last")
+Made = TypeVar("Made")
+
+_KEYS = (
+    "name",
+    "source",
+    "value",
+    "watermark",
+    "sources",
+    "tables",
+    "transform",
+    "target",
+    "output",
+    "trigger",
+    "checkpoint",
+    "ack_last",
+    "broker_timeout",
+)
 _TEXTS = tuple[str, ...]
 _TOPIC_KEYS = {"create": bool, "value": Literal["json", "text", "bytes"], "key": str}
 _EVOLVE = {"evolve": Literal["add", "none"]}
@@ -62,25 +87,44 @@ def read_partial(document: Document, folder: str) -> PartialPipeline:
         return PartialPipeline()
     reader = NodeReader(document)
     reader.check_keys(root, _KEYS, ())
-    for key in ("name", "source", "target"):
-        if key not in root.value:
-            document.add_problem((), f"{key!r} is missing", f"a pipeline needs a {key}")
+    _check_presence(document)
     given = root.value
     name = reader.value(given.get("name"), str, ("name",))
     checkpoint = reader.value(given.get("checkpoint"), str, ("checkpoint",))
     target, encoding = _read_target(reader, given.get("target"), folder)
     return PartialPipeline(
         name=name,
-        source=_read_source(reader, given.get("source")),
-        value=_read_value(reader, given["value"]) if "value" in given else Value(),
-        watermark=_read_watermark(reader, given.get("watermark")),
+        source=_read_source(reader, given.get("source"), ("source",)),
+        value=_read_value(reader, given["value"], ("value",)) if "value" in given else Value(),
+        watermark=_read_watermark(reader, given.get("watermark"), ("watermark",)),
+        sources=_read_named(reader, given.get("sources"), ("sources",), _read_input),
+        tables=_read_named(reader, given.get("tables"), ("tables",), _read_table(folder)),
         transform=_read_transform(reader, given.get("transform")),
         target=target,
         encoding=encoding,
+        output=reader.value(given.get("output"), Output, ("output",)) or "append",
         trigger=_read_trigger(reader, given.get("trigger")),
         checkpoint=_resolve(checkpoint or f"checkpoints/{name}", folder),
         ack_last=bool(reader.value(given.get("ack_last"), bool, ("ack_last",))),
+        broker_timeout=reader.value(given.get("broker_timeout"), Duration, ("broker_timeout",)) or "",
     )
+
+
+def _check_presence(document: Document) -> None:
+    """Add a problem for each section that is missing, and for those that exclude each other."""
+    assert document.root is not None
+    given = document.root.value
+    for key in ("name", "target"):
+        if key not in given:
+            document.add_problem((), f"{key!r} is missing", f"a pipeline needs a {key}")
+    if "sources" not in given:
+        if "source" not in given:
+            document.add_problem((), "'source' is missing", "a pipeline needs a source, or `sources`")
+        return
+    for key in ("source", "value", "watermark"):
+        if key in given:
+            advice = "remove it, or `sources`" if key == "source" else "put it into each of the sources"
+            document.add_problem((key,), f"a pipeline with 'sources' has no {key!r}", advice, is_key=True)
 
 
 def _resolve(path: str, folder: str) -> str:
@@ -88,7 +132,49 @@ def _resolve(path: str, folder: str) -> str:
     return path if "://" in path else os.path.abspath(os.path.join(folder, os.path.expanduser(path)))
 
 
-def _read_source(reader: NodeReader, node: Node | None) -> Source | None:
+def _read_named(
+    reader: NodeReader, node: Node | None, path: Path, read: Callable[[NodeReader, Node, Path], Made | None]
+) -> dict[str, Made]:
+    """A mapping from the names of views to what `read` makes of them."""
+    if node is None or not reader.is_mapping(node, path):
+        return {}
+    if not node.value:
+        reader.add_problem(path, f"{path[0]} is empty", "add a name, and its keys below it")
+    made = {name: read(reader, inner, (*path, name)) for name, inner in node.value.items()}
+    return {name: each for name, each in made.items() if each is not None}
+
+
+def _read_input(reader: NodeReader, node: Node, path: Path) -> PartialInput:
+    is_mapping = node.kind == "map"
+    value = node.value.get("value") if is_mapping else None
+    return partial_input(
+        str(path[-1]),
+        source=_read_source(reader, node, path, also_known=("value", "watermark")),
+        value=_read_value(reader, value, (*path, "value")) if value is not None else Value(),
+        watermark=_read_watermark(reader, node.value.get("watermark") if is_mapping else None, (*path, "watermark")),
+    )
+
+
+def _read_table(folder: str) -> Callable[[NodeReader, Node, Path], Table | None]:
+    def read(reader: NodeReader, node: Node, path: Path) -> Table | None:
+        types = {"parquet": str, "csv": str, "delta": str, "topic": str, "schema": str}
+        types |= {"columns": tuple[MessageColumn, ...]}  # type: ignore[dict-item]
+        found = reader.fields(node, types, path, also_known=("value",))
+        if found is None:
+            return None
+        for key in ("parquet", "csv", "delta"):
+            if found.get(key):
+                found[key] = _resolve(found[key], folder)
+        if "value" in node.value:
+            found["value"] = _read_value(reader, node.value["value"], (*path, "value")) or Value()
+        return Table(**found)
+
+    return read
+
+
+def _read_source(
+    reader: NodeReader, node: Node | None, path: Path, *, also_known: tuple[str, ...] = ()
+) -> Source | None:
     start = node.value.get("start") if node is not None and node.kind == "map" else None
     types = {
         "topic": str,
@@ -100,12 +186,13 @@ def _read_source(reader: NodeReader, node: Node | None) -> Source | None:
         "partitions": int,
         "on_loss": Literal["fail", "skip"],
         "columns": tuple[MessageColumn, ...],
+        "create": bool,
     }
-    found = reader.fields(node, types, ("source",))
+    found = reader.fields(node, types, path, also_known=also_known)
     return None if found is None else Source(**found)
 
 
-def _read_value(reader: NodeReader, node: Node) -> Value | None:
+def _read_value(reader: NodeReader, node: Node, path: Path) -> Value | None:
     schema = node.value.get("schema") if node.kind == "map" else None
     is_mapping = schema is not None and schema.kind == "map"
     types = {
@@ -114,11 +201,11 @@ def _read_value(reader: NodeReader, node: Node) -> Value | None:
         "delimiter": str,
         "malformed": Literal["fail", "drop", "keep"],
     }
-    found = reader.fields(node, types, ("value",), required=("format",))
+    found = reader.fields(node, types, path, required=("format",))
     if found is None or "format" not in found:
         return None
     if is_mapping and schema is not None:
-        found["schema"] = _read_schema(reader, schema, ("value", "schema"))
+        found["schema"] = _read_schema(reader, schema, (*path, "schema"))
     return Value(**found)
 
 
@@ -150,9 +237,9 @@ def _read_type(reader: NodeReader, node: Node, path: Path) -> str:
     return str(node.value)
 
 
-def _read_watermark(reader: NodeReader, node: Node | None) -> Watermark | None:
+def _read_watermark(reader: NodeReader, node: Node | None, path: Path) -> Watermark | None:
     types = {"column": str, "delay": Duration}
-    found = reader.fields(node, types, ("watermark",), required=types)
+    found = reader.fields(node, types, path, required=types)
     return Watermark(**found) if found and set(found) == set(types) else None
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from oncemq.spark.pipeline import ddl
-from oncemq.spark.pipeline.model import MALFORMED_COLUMN, MESSAGE_COLUMNS, MESSAGE_PREFIX, Pipeline, Value
+from oncemq.spark.pipeline.model import MALFORMED_COLUMN, MESSAGE_COLUMNS, MESSAGE_PREFIX, Value
 
 #: Temporary columns, with names that no schema has.
 _PARSED, _TEXT, _OBJECT, _BAD = "__parsed", "__text", "__object", "__bad"
@@ -18,10 +18,10 @@ _SHOWN_CHARACTERS = 200
 _PERMISSIVE = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD}
 
 
-def source_columns(pipeline: Pipeline) -> list[str]:
-    """The columns of the message that must be read."""
-    wanted = {"value", *pipeline.source.columns}
-    if pipeline.value.format != "bytes" and pipeline.value.malformed == "fail":
+def source_columns(value: Value, columns: tuple[str, ...]) -> list[str]:
+    """The columns of the message that must be read, given those that are selected."""
+    wanted = {"value", *columns}
+    if value.format != "bytes" and value.malformed == "fail":
         # For the error message.
         wanted |= {"topic", "offset"}
     return [name for name in (*MESSAGE_COLUMNS, "value") if name in wanted]

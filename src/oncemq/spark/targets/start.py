@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,33 +12,62 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from oncemq.spark.session import activate
 from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
 
 __all__ = ["start"]
 
 #: Spark warns when a data source is registered a second time.
 _registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+_registration = threading.Lock()
 
 
 def start(
-    stream: DataFrame, target: Target, *, checkpoint: str, trigger: Mapping[str, Any], name: str, url: str
+    stream: DataFrame,
+    target: Target,
+    *,
+    checkpoint: str,
+    trigger: Mapping[str, Any],
+    name: str,
+    url: str,
+    output: str = "append",
+    timeout: str = "30s",
 ) -> StreamingQuery:
-    """Start a query that appends the stream's rows to the target, and continues where its checkpoint ends.
+    """Start a query that writes the stream's rows to the target, and continues where its checkpoint ends. It can be
+    called in any thread.
 
-    `trigger` holds the arguments of `DataStreamWriter.trigger`, `name` is the name of the query ("" = none), and `url`
-    is the URL of the broker. Raises SettingInvalid for problems of the target that can be detected before the start.
+    `trigger` holds the arguments of `DataStreamWriter.trigger`, `name` is the name of the query ("" = none), `url` is
+    the URL of the broker, `output` is Spark's output mode, and `timeout` is how long the broker may be unreachable.
+    Raises SettingInvalid for problems of the target that can be detected before the start.
     """
-    writer = _writer(stream, target, url).option("checkpointLocation", checkpoint).trigger(**trigger)
+    activate(stream.sparkSession)
+    writer = _writer(stream, target, {"url": url, "timeout": timeout}, output)
+    writer = writer.option("checkpointLocation", checkpoint).trigger(**trigger).outputMode(output)
     return (writer.queryName(name) if name else writer).start()
 
 
-def _writer(stream: DataFrame, target: Target, url: str) -> DataStreamWriter:
+def _writer(stream: DataFrame, target: Target, broker: Mapping[str, str], output: str) -> DataStreamWriter:
     if isinstance(target, TopicTarget):
-        writer = stream.writeStream.format("oncemq").options(url=url, create=target.create)
-        return writer.option("topic", target.topic) if target.topic else writer
+        options = {**broker, "create": str(target.create).lower()}
+        options |= {"topic": target.topic} if target.topic else {}
+        if output == "update":
+            return stream.writeStream.foreachBatch(_upsert(options))
+        return stream.writeStream.format("oncemq").options(**options)
     if isinstance(target, ConsoleTarget):
         return stream.writeStream.format("console").options(numRows=target.rows, truncate=False)
     return _staging_writer(stream, target)
+
+
+def _upsert(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+    """Writes the changed rows of a micro-batch. Spark gives Python sinks no output mode `update`, so that each batch is
+    a batch write, which the broker recognises by the query's id and the batch's number if it is repeated."""
+
+    def write(batch: DataFrame, number: int) -> None:
+        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        identity = {"writeId": f"query/{query_id}", "writeNumber": str(number)}
+        batch.write.format("oncemq").options(**options, **identity).mode("append").save()
+
+    return write
 
 
 def _staging_writer(stream: DataFrame, target: ParquetTarget | DeltaTarget | PostgresTarget) -> DataStreamWriter:
@@ -58,7 +88,8 @@ def _staging_writer(stream: DataFrame, target: ParquetTarget | DeltaTarget | Pos
 
 def _write_with(stream: DataFrame, sink: type[DataSource], options: Mapping[str, str]) -> DataStreamWriter:
     session = stream.sparkSession
-    if sink.name() not in _registered.setdefault(session, set()):
-        session.dataSource.register(sink)
-        _registered[session].add(sink.name())
+    with _registration:
+        if sink.name() not in _registered.setdefault(session, set()):
+            session.dataSource.register(sink)
+            _registered[session].add(sink.name())
     return stream.writeStream.format(sink.name()).options(**options)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from oncemq.spark.pipeline.checks.source import check_source
+from oncemq.spark.pipeline.checks.output import check_output
+from oncemq.spark.pipeline.checks.source import check_sources
 from oncemq.spark.pipeline.checks.target import check_checkpoint, check_target
 from oncemq.spark.pipeline.checks.transform import check_transform
 from oncemq.spark.pipeline.checks.trigger import check_trigger
-from oncemq.spark.pipeline.checks.value import check_value, check_watermark
+from oncemq.spark.pipeline.checks.value import check_values, check_watermarks
+from oncemq.spark.pipeline.checks.views import check_views
 from oncemq.spark.pipeline.model import PartialPipeline
 from oncemq.spark.pipeline.problems import Problem, problem
 
@@ -26,10 +28,12 @@ def check(partial: PartialPipeline, folder: str) -> Iterator[Problem]:
         advice = "use up to 100 letters, digits, spaces and . _ -, and begin with a letter, digit or _"
         text = f"{partial.name!r} can't be a pipeline's name, because it also names a folder"
         yield problem(("name",), text, advice)
-    yield from check_source(partial)
-    yield from check_value(partial)
-    yield from check_watermark(partial)
+    yield from check_views(partial)
+    yield from check_sources(partial)
+    yield from check_values(partial)
+    yield from check_watermarks(partial)
     yield from check_trigger(partial)
     yield from check_target(partial)
+    yield from check_output(partial)
     yield from check_checkpoint(partial)
     yield from check_transform(partial, folder)

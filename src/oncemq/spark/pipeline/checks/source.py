@@ -1,4 +1,4 @@
-"""Checks of the section `source`."""
+"""Checks of the sections `source` and `sources`."""
 
 from __future__ import annotations
 
@@ -11,52 +11,69 @@ from oncemq.spark.pipeline.model import PartialPipeline, Source
 from oncemq.spark.pipeline.problems import Path, Problem, nearest, problem
 
 
-def check_source(partial: PartialPipeline) -> Iterator[Problem]:
-    source = partial.source
-    if source is None:
-        return
+def check_sources(partial: PartialPipeline) -> Iterator[Problem]:
+    for each in partial.inputs.values():
+        if each.source is not None:
+            yield from _check_source(each.source, each.source_path)
+    yield from _check_subscriptions(partial)
+
+
+def _check_source(source: Source, path: Path) -> Iterator[Problem]:
     given = [key for key in ("topic", "topics", "pattern") if getattr(source, key)]
     if len(given) != 1:
         text = f"the source has {' and '.join(given)}" if given else "the source names no topic"
         advice = "give it exactly one of topic, topics and pattern"
-        yield Problem(path=("source",), text=text, advice=advice, is_missing=not given)
-    yield from _check_names(source)
+        yield Problem(path=path, text=text, advice=advice, is_missing=not given)
+    yield from _check_names(source, path)
     if source.subscription:
         refusal = refuse_name(source.subscription, "subscriber's name")
         if refusal is not None:
-            yield problem(("source", "subscription"), refusal.text, "choose another name")
-    yield from _check_start(source)
+            yield problem((*path, "subscription"), refusal.text, "choose another name")
+    if source.pattern and source.create:
+        yield problem((*path, "create"), "a pattern names no topic to create", "remove it")
+    yield from _check_start(source, path)
 
 
-def _check_names(source: Source) -> Iterator[Problem]:
-    named: list[tuple[Path, str]] = [(("source", "topic"), source.topic)] if source.topic else []
-    named += [(("source", "topics", at), name) for at, name in enumerate(source.topics)]
-    for path, name in named:
+def _check_subscriptions(partial: PartialPipeline) -> Iterator[Problem]:
+    """Two sources with one subscription would fence each other."""
+    seen: dict[str, str] = {}
+    for view, each in partial.sources.items():
+        name = (each.source.subscription if each.source else "") or f"{partial.name}.{view}"
+        if name in seen:
+            text = f"the sources {seen[name]!r} and {view!r} have the same subscription, {name!r}"
+            yield problem((*each.source_path, "subscription"), text, "give each source a subscription of its own")
+        seen.setdefault(name, view)
+
+
+def _check_names(source: Source, path: Path) -> Iterator[Problem]:
+    named: list[tuple[Path, str]] = [((*path, "topic"), source.topic)] if source.topic else []
+    named += [((*path, "topics", at), name) for at, name in enumerate(source.topics)]
+    for where, name in named:
         refusal = refuse_topic_name(name)
         if refusal is not None:
             advice = "write `pattern: …` for several topics" if "*" in name or "#" in name else "choose another name"
-            yield problem(path, refusal.text, advice)
+            yield problem(where, refusal.text, advice)
     for at, name in enumerate(source.topics):
         if name in source.topics[:at]:
-            yield problem(("source", "topics", at), f"the topic {name!r} is listed twice", "list it once")
+            yield problem((*path, "topics", at), f"the topic {name!r} is listed twice", "list it once")
     refusal = refuse_pattern(source.pattern) if source.pattern else None
     if refusal is not None:
-        yield problem(("source", "pattern"), refusal.text, "use * for one level and # for any number: orders.*, #.eu")
+        yield problem((*path, "pattern"), refusal.text, "use * for one level and # for any number: orders.*, #.eu")
 
 
-def _check_start(source: Source) -> Iterator[Problem]:
+def _check_start(source: Source, path: Path) -> Iterator[Problem]:
     if source.pattern and source.start not in ("earliest", "latest"):
         text = "with a pattern, a pipeline starts at `earliest` or `latest`"
-        yield problem(("source", "start"), text, "write one of them, or name the topics with `topics: […]`")
+        yield problem((*path, "start"), text, "write one of them, or name the topics with `topics: […]`")
     elif isinstance(source.start, str):
-        yield from _check_offset(source.start, ("source", "start"), "earliest, latest, a time or a mapping by topic")
+        yield from _check_offset(source.start, (*path, "start"), "earliest, latest, a time or a mapping by topic")
     else:
-        yield from _check_topic_starts(source, source.start)
+        yield from _check_topic_starts(source, source.start, path)
 
 
-def _check_topic_starts(source: Source, starts: Mapping[str, int | str]) -> Iterator[Problem]:
+def _check_topic_starts(source: Source, starts: Mapping[str, int | str], source_path: Path) -> Iterator[Problem]:
     for topic, start in starts.items():
-        path = ("source", "start", topic)
+        path = (*source_path, "start", topic)
         if topic not in source.names:
             advice = nearest(topic, source.names, "only use topics of this source")
             yield Problem(path=path, text=f"the source has no topic {topic!r}", advice=advice, is_key=True)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from oncemq.protocol.names import refuse_topic_name
 from oncemq.protocol.patterns import matches, refuse_pattern
+from oncemq.spark.pipeline.checks.storage import check_checkpoint_folder, check_output_folder
 from oncemq.spark.pipeline.model import PartialPipeline, Source
-from oncemq.spark.pipeline.problems import Path, Problem, problem
+from oncemq.spark.pipeline.problems import Problem, problem
 from oncemq.spark.targets.declarations import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, TopicTarget
 
 
@@ -19,8 +20,9 @@ def check_target(partial: PartialPipeline) -> Iterator[Problem]:
         refusal = refuse_topic_name(target.topic)
         if refusal is not None:
             yield problem(("target", "topic"), refusal.text, "choose another name")
-        if partial.source is not None:
-            yield from _check_loop(partial.source, target.topic)
+        for each in partial.inputs.values():
+            if each.source is not None:
+                yield from _check_loop(each.source, target.topic)
     elif isinstance(target, ParquetTarget | DeltaTarget):
         yield from _check_folder_target(partial, target)
     elif isinstance(target, PostgresTarget):
@@ -31,7 +33,7 @@ def check_target(partial: PartialPipeline) -> Iterator[Problem]:
 
 def check_checkpoint(partial: PartialPipeline) -> Iterator[Problem]:
     if partial.checkpoint:
-        yield from _check_folder(partial.checkpoint, ("checkpoint",))
+        yield from check_checkpoint_folder(partial.checkpoint, ("checkpoint",))
 
 
 def _check_loop(source: Source, topic: str) -> Iterator[Problem]:
@@ -49,7 +51,7 @@ def _check_folder_target(partial: PartialPipeline, target: ParquetTarget | Delta
     if not target.path:
         yield problem(("target", kind), "the path of the folder is empty", "write a path")
         return
-    yield from _check_folder(target.path, ("target", kind))
+    yield from check_output_folder(target.path, ("target", kind))
     if kind == "delta" and importlib.util.find_spec("deltalake") is None:
         yield problem(("target", kind), "deltalake is not installed", 'pip install "oncemq[spark]"')
     checkpoint = partial.checkpoint
@@ -63,19 +65,6 @@ def _is_visible_in(inner: str, outer: str) -> bool:
     inner, outer = (path if "://" in path else os.path.realpath(path) for path in (inner, outer))
     relative = inner.removeprefix(outer.rstrip("/") + "/")
     return inner == outer or (relative != inner and not relative.startswith("_"))
-
-
-def _check_folder(path: str, key: Path) -> Iterator[Problem]:
-    """Check that a path is a writable folder, or that the folder can be created."""
-    if "://" in path:
-        return
-    existing = path
-    while not os.path.lexists(existing):
-        existing = os.path.dirname(existing) or "."
-    if not os.path.isdir(existing):
-        yield problem(key, f"{path} can't be a folder: {existing} is a file", "choose another path")
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        yield problem(key, f"{existing} is not writable", "change its permissions, or choose another path")
 
 
 def _check_postgres(target: PostgresTarget) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Checks of `trigger` and `ack_last`, and of durations."""
+"""Checks of `trigger`, `ack_last` and `broker_timeout`, and of durations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from oncemq.spark.pipeline.problems import Path, Problem, problem
 
 
 def check_trigger(partial: PartialPipeline) -> Iterator[Problem]:
+    if partial.broker_timeout:
+        yield from check_duration(partial.broker_timeout, ("broker_timeout",))
     if not partial.trigger.every:
         return
     yield from check_duration(partial.trigger.every, ("trigger", "every"))

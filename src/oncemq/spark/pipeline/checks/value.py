@@ -1,4 +1,4 @@
-"""Checks of the sections `value` and `watermark`."""
+"""Checks of the sections `value` and `watermark`, of the pipeline or of each of its sources."""
 
 from __future__ import annotations
 
@@ -6,64 +6,79 @@ from collections.abc import Iterator
 
 from oncemq.spark.pipeline import ddl
 from oncemq.spark.pipeline.checks.trigger import check_duration
-from oncemq.spark.pipeline.model import MALFORMED_COLUMN, MESSAGE_PREFIX, PartialPipeline, Source, Value
-from oncemq.spark.pipeline.problems import Problem, nearest, problem
+from oncemq.spark.pipeline.model import (
+    MALFORMED_COLUMN,
+    MESSAGE_PREFIX,
+    PartialInput,
+    PartialPipeline,
+    Value,
+    Watermark,
+)
+from oncemq.spark.pipeline.problems import Path, Problem, nearest, problem
 
 _TIMES = ("timestamp", "timestamp_ntz")
 _NESTED = ("array", "map", "struct")
 
 
-def check_value(partial: PartialPipeline) -> Iterator[Problem]:
-    value = partial.value
-    if value is None:
-        return
+def check_values(partial: PartialPipeline) -> Iterator[Problem]:
+    for each in partial.inputs.values():
+        if each.value is not None:
+            yield from check_value(each.value, each.source.columns if each.source else (), each.value_path)
+
+
+def check_value(value: Value, columns: tuple[str, ...], path: Path) -> Iterator[Problem]:
+    """Check a section `value`. `columns` are those of the message that are added to it."""
     has_schema = value.format in ("json", "csv")
     if has_schema and not value.schema.strip():
         advice = "add `schema: id bigint, name string`, or columns below `schema:`"
-        yield Problem(path=("value",), text=f"{value.format} needs a schema", advice=advice, is_missing=True)
+        yield Problem(path=path, text=f"{value.format} needs a schema", advice=advice, is_missing=True)
     if not has_schema and value.schema:
-        yield problem(("value", "schema"), f"{value.format} has no schema", "remove it, or choose json or csv")
+        yield problem((*path, "schema"), f"{value.format} has no schema", "remove it, or choose json or csv")
     if value.format != "csv" and value.delimiter != ",":
-        yield problem(("value", "delimiter"), f"{value.format} has no delimiter", "remove it; it is for csv")
+        yield problem((*path, "delimiter"), f"{value.format} has no delimiter", "remove it; it is for csv")
     elif len(value.delimiter) != 1 or value.delimiter in '"\r\n':
         advice = 'write one character, such as ";" or "\\t"'
-        yield problem(("value", "delimiter"), f"{value.delimiter!r} can't separate columns", advice)
+        yield problem((*path, "delimiter"), f"{value.delimiter!r} can't separate columns", advice)
     if value.format == "bytes" and value.malformed != "fail":
-        yield problem(("value", "malformed"), "bytes are never malformed", "remove it")
+        yield problem((*path, "malformed"), "bytes are never malformed", "remove it")
     if has_schema and value.schema.strip():
-        yield from _check_schema(value, partial.source)
+        yield from _check_schema(value, columns, path)
 
 
-def _check_schema(value: Value, source: Source | None) -> Iterator[Problem]:
+def _check_schema(value: Value, message_columns: tuple[str, ...], path: Path) -> Iterator[Problem]:
+    path = (*path, "schema")
     try:
         columns = ddl.parse_columns(value.schema)
     except ddl.DdlError as error:
-        yield problem(("value", "schema"), error.text, error.advice, error.offset)
+        yield problem(path, error.text, error.advice, error.offset)
         return
-    taken = {MESSAGE_PREFIX + name: "source.columns" for name in (source.columns if source else ())}
+    taken = {MESSAGE_PREFIX + name: "source.columns" for name in message_columns}
     if value.malformed == "keep":
         taken[MALFORMED_COLUMN] = "malformed: keep"
     for column in columns:
         if value.format == "csv" and column.kind in _NESTED:
             text = f"csv has no {column.kind}, but column {column.name!r} is one"
-            yield _column_problem(column, text, "read it as string, and parse it with SQL")
+            yield _column_problem(path, column, text, "read it as string, and parse it with SQL")
         if column.name.lower() in taken:
             text = f"column {column.name!r} has the same name as the column that `{taken[column.name.lower()]}` adds"
-            yield _column_problem(column, text, "remove that, or read the value as text and parse it with SQL")
+            yield _column_problem(path, column, text, "remove that, or read the value as text and parse it with SQL")
 
 
-def _column_problem(column: ddl.Column, text: str, advice: str) -> Problem:
+def _column_problem(path: Path, column: ddl.Column, text: str, advice: str) -> Problem:
     """If the schema is one text, the offset locates the column; if it is a mapping, the key does."""
-    path = ("value", "schema", column.name)
-    return Problem(path=path, text=text, advice=advice, offset=column.offset, is_key=True)
+    return Problem(path=(*path, column.name), text=text, advice=advice, offset=column.offset, is_key=True)
 
 
-def check_watermark(partial: PartialPipeline) -> Iterator[Problem]:
-    watermark = partial.watermark
-    if watermark is None:
-        return
-    yield from check_duration(watermark.delay, ("watermark", "delay"))
-    columns = _input_columns(partial)
+def check_watermarks(partial: PartialPipeline) -> Iterator[Problem]:
+    for each in partial.inputs.values():
+        if each.watermark is not None:
+            yield from _check_watermark(each, each.watermark)
+
+
+def _check_watermark(each: PartialInput, watermark: Watermark) -> Iterator[Problem]:
+    path = each.watermark_path
+    yield from check_duration(watermark.delay, (*path, "delay"))
+    columns = _input_columns(each)
     if columns is None:
         return
     kind = columns.get(watermark.column)
@@ -71,14 +86,14 @@ def check_watermark(partial: PartialPipeline) -> Iterator[Problem]:
         known = [name for name, kind in columns.items() if kind in _TIMES]
         otherwise = f"the columns are {', '.join(columns)}; `columns: [timestamp]` of the source adds message_timestamp"
         advice = nearest(watermark.column, known, otherwise)
-        yield problem(("watermark", "column"), f"there is no column {watermark.column!r}", advice)
+        yield problem((*path, "column"), f"there is no column {watermark.column!r}", advice)
     elif kind not in _TIMES:
-        yield problem(("watermark", "column"), f"column {watermark.column!r} is a {kind}", "read it as timestamp")
+        yield problem((*path, "column"), f"column {watermark.column!r} is a {kind}", "read it as timestamp")
 
 
-def _input_columns(partial: PartialPipeline) -> dict[str, str] | None:
-    """The columns of the view `messages` with their types; None if they are not known."""
-    value, source = partial.value, partial.source
+def _input_columns(each: PartialInput) -> dict[str, str] | None:
+    """The columns of a view with their types; None if they are not known."""
+    value, source = each.value, each.source
     if value is None or source is None:
         return None
     if value.format in ("text", "bytes"):

@@ -1,0 +1,101 @@
+"""Builds the streaming query of a pipeline: a view per source and table, the transform, and the rows for the target."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from oncemq.spark.pipeline.model import Input, Pipeline, Source, Table
+from oncemq.spark.pipeline.progress import OBSERVED
+from oncemq.spark.targets.declarations import TopicTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: The broker may be unreachable for this time before a call fails, and the run waits for it or ends.
+_CALL_TIMEOUT_S = 30.0
+
+
+def build_stream(session: SparkSession, pipeline: Pipeline, url: str, folder: str = ".") -> DataFrame:
+    """The stream of rows that the target writes."""
+    from oncemq.spark.pipeline.transform import apply_transform
+    from oncemq.spark.pipeline.value_encoder import encode_rows
+
+    views = {view: _input_rows(session, pipeline, view, each, url) for view, each in pipeline.inputs.items()}
+    views |= {view: _table_rows(session, table, url) for view, table in pipeline.tables.items()}
+    result = apply_transform(views, pipeline.transform, folder)
+    if isinstance(pipeline.target, TopicTarget):
+        return encode_rows(result, pipeline.encoding, by_row=not pipeline.target.topic)
+    return result
+
+
+def _input_rows(session: SparkSession, pipeline: Pipeline, view: str, each: Input, url: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    from oncemq.spark.pipeline.transform import apply_watermark
+    from oncemq.spark.pipeline.value_decoder import decode_values
+
+    messages = session.readStream.format("oncemq").options(**source_options(pipeline, view, url)).load()
+    # Spark does not count the rows of Python data sources.
+    messages = messages.observe(OBSERVED + view, F.count(F.lit(1)).alias("rows"))
+    return apply_watermark(decode_values(messages, each.value, each.source.columns), each.watermark)
+
+
+def _table_rows(session: SparkSession, table: Table, url: str) -> DataFrame:
+    from oncemq.spark.pipeline.value_decoder import decode_values, source_columns
+
+    if table.parquet:
+        return session.read.parquet(table.parquet)
+    if table.csv:
+        return session.read.csv(table.csv, schema=table.schema, header=True, mode="FAILFAST")
+    if table.delta:
+        from deltalake import DeltaTable
+
+        return session.createDataFrame(DeltaTable(table.delta).to_pyarrow_table())
+    columns = ",".join(source_columns(table.value, table.columns))
+    messages = session.read.format("oncemq").options(url=url, topic=table.topic, columns=columns).load()
+    return decode_values(messages, table.value, table.columns)
+
+
+def source_options(pipeline: Pipeline, view: str, url: str) -> dict[str, str]:
+    """The options of `format("oncemq")` for one of the sources."""
+    from oncemq.spark.pipeline.value_decoder import source_columns
+
+    each = pipeline.inputs[view]
+    source = each.source
+    options = {
+        "url": url,
+        "subscription": pipeline.subscription_of(view),
+        "startingOffsets": _starting(source),
+        "columns": ",".join(source_columns(each.value, source.columns)),
+        "failOnDataLoss": str(source.on_loss == "fail").lower(),
+        "timeout": call_timeout(pipeline),
+    }
+    if source.pattern:
+        options["pattern"] = source.pattern
+    else:
+        options["topics"] = json.dumps(source.names)
+    if source.max_per_trigger:
+        options["maxOffsetsPerTrigger"] = str(source.max_per_trigger)
+    if source.partitions:
+        options["partitions"] = str(source.partitions)
+    return options
+
+
+def call_timeout(pipeline: Pipeline) -> str:
+    """The option `timeout` of source and sink."""
+    return f"{max(1, round(call_timeout_s(pipeline) * 1000))}ms"
+
+
+def call_timeout_s(pipeline: Pipeline) -> float:
+    """How long one call of the source or sink waits for the broker. The run itself may wait longer."""
+    limit_s = pipeline.broker_timeout_s
+    return _CALL_TIMEOUT_S if limit_s is None else min(limit_s, _CALL_TIMEOUT_S)
+
+
+def _starting(source: Source) -> str:
+    start = source.start
+    if isinstance(start, str):
+        return start
+    # A topic that is not in the mapping starts at the default of a pipeline, not at that of a stream.
+    return json.dumps({name: start.get(name, "earliest") for name in source.names})
