@@ -33,6 +33,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int = 0
     fail_on_loss: bool = True
     columns: tuple[str, ...] = NAMES
+    #: Where Spark stores the query's progress. It is made durable before messages are acked; "" = it is not known.
+    checkpoint: str = ""
     timeout_s: float = 30.0
 
 
@@ -47,10 +49,12 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     keeps_times: bool = False
     write_id: str = ""
     write_number: int = 0
+    #: Where Spark stores what the query has planned; "" = it is not known.
+    checkpoint: str = ""
     timeout_s: float = 30.0
 
 
-_SHARED = ("url", "timeout")
+_SHARED = ("url", "timeout", "checkpointLocation")
 _SOURCE = (
     *_SHARED,
     "topic",
@@ -96,6 +100,7 @@ def source_options(raw: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
         partitions=options.number("partitions"),
         fail_on_loss=options.flag("failOnDataLoss", True),
         columns=_columns(options),
+        checkpoint=options.text("checkpointLocation"),
         timeout_s=options.duration_ms("timeout", _TIMEOUT) / 1000,
     )
 
@@ -124,6 +129,7 @@ def sink_options(raw: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         keeps_times=times == "keep",
         write_id=write_id,
         write_number=options.number("writeNumber"),
+        checkpoint=options.text("checkpointLocation"),
         timeout_s=options.duration_ms("timeout", _TIMEOUT) / 1000,
     )
 

@@ -32,6 +32,7 @@ from oncemq.spark.sink.task import TaskIdentity
 from oncemq.spark.sink.writers import BatchWriter, StreamWriter
 from oncemq.testing.broker_process import BrokerProcess
 from tests.forking import ForkedBroker
+from tests.spark.checkpoints import Checkpoint
 
 BINARY, STRING = BinaryType(), StringType()
 
@@ -197,6 +198,23 @@ def test_of_two_drivers_on_one_checkpoint_one_publishes_the_batch(
     assert values_in(client, "out") == [b"b", b"a"]
 
 
+def test_a_batch_number_that_comes_back_with_other_messages_is_refused(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made(client, "out")
+    checkpoint = Checkpoint(tmp_path)
+    driver = Driver(broker, monkeypatch, topic="out", checkpointLocation=checkpoint.location)
+    checkpoint.plan(0, 2)
+    for _ in range(2):
+        driver.commit(driver.tasks(0, [[b"a"], [b"b"]]), 0)
+    checkpoint.plan(0, 3)
+    messages = driver.tasks(0, [[b"a"], [b"b", b"c"]])
+    with pytest.raises(errors.BatchChanged, match="batch 0, with other content"):
+        driver.commit(messages, 0)
+    driver.abort(messages, 0)
+    assert values_in(client, "out") == [b"a", b"b"]
+
+
 def test_two_queries_and_two_targets_do_not_get_in_each_other_s_way(
     broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,12 +316,17 @@ def test_a_topic_that_is_not_there_is_an_error(
 
 
 def write_batch(
-    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, partitions: Sequence[list[bytes]], **options: str
+    broker: BrokerProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    partitions: Sequence[list[bytes]],
+    query: tuple[str, int] = ("", 0),
+    **options: str,
 ) -> None:
+    """Write as a batch; inside `foreachBatch`, the tasks belong to a query and a micro-batch."""
     chosen = sink_options({"url": broker.url, "topic": "out", **options}, is_stream=False)
     messages: list[WriterCommitMessage | None] = []
     for number, rows in enumerate(partitions):
-        identity = TaskIdentity(query_id="", batch_id=0, partition=number, attempt=uuid.uuid4().hex)
+        identity = TaskIdentity(query_id=query[0], batch_id=query[1], partition=number, attempt=uuid.uuid4().hex)
         monkeypatch.setattr(writers, "task_identity", lambda identity=identity: identity)
         writer = BatchWriter(chosen, VALUES, False)
         messages.append(writer.write(iter([pa.record_batch({"value": pa.array(rows, pa.binary())})])))
@@ -328,6 +351,72 @@ def test_a_write_with_an_id_can_be_run_again_without_harm(
     for number in ("1", "1", "2"):
         write_batch(broker, monkeypatch, [[b"n%s" % number.encode()]], writeId="nightly", writeNumber=number)
     assert values_in(client, "out") == [b"a", b"b", b"n1", b"n2"]
+
+
+def test_three_writes_with_one_id_and_number_do_not_lose_rows_silently(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(client, "out")
+    rows = [b"%d" % number for number in range(100)]
+    write_batch(broker, monkeypatch, [rows], writeId="load", writeNumber="1")
+    for other in (rows[:99], [*rows[1:], b"0x"], [b"%d" % number for number in range(100, 200)]):
+        with pytest.raises(errors.BatchChanged, match="batch 1, with other content"):
+            write_batch(broker, monkeypatch, [other], writeId="load", writeNumber="1")
+    assert "already written" not in caplog.text
+    # The same rows in another order and in other partitions.
+    write_batch(broker, monkeypatch, [rows[:30:-1], rows[:31]], writeId="load", writeNumber="1")
+    assert "writeId 'load', writeNumber 1: already written; nothing was changed" in caplog.text
+    assert values_in(client, "out") == rows
+
+
+def test_an_id_that_is_used_again_for_more_rows_is_an_error(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(client, "out")
+    rows = [b"%d" % number for number in range(20)]
+    write_batch(broker, monkeypatch, [rows[:10]], writeId="twice")
+    with pytest.raises(errors.BatchChanged):
+        write_batch(broker, monkeypatch, [rows], writeId="twice")
+    assert values_in(client, "out") == rows[:10]
+
+
+def test_an_earlier_number_is_compared_with_what_it_wrote(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(client, "out")
+    for number in ("1", "2", "4", "1"):
+        write_batch(broker, monkeypatch, [[b"n" + number.encode()]], writeId="daily", writeNumber=number)
+    for number, row in (("1", b"n2"), ("3", b"n3")):
+        with pytest.raises(errors.BatchChanged):
+            write_batch(broker, monkeypatch, [[row]], writeId="daily", writeNumber=number)
+    assert values_in(client, "out") == [b"n1", b"n2", b"n4"]
+
+
+def test_in_foreach_batch_a_replay_may_compute_other_values(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(client, "out")
+    for row in (b"at 12:00", b"at 12:01"):
+        write_batch(broker, monkeypatch, [[row]], ("query", 3), writeId="each", writeNumber="3")
+    assert values_in(client, "out") == [b"at 12:00"]
+    # A new checkpoint is another query.
+    with pytest.raises(errors.BatchChanged):
+        write_batch(broker, monkeypatch, [[b"at 12:02"]], ("other", 3), writeId="each", writeNumber="3")
+
+
+def test_in_foreach_batch_a_given_checkpoint_identifies_the_messages(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made(client, "out")
+    checkpoint = Checkpoint(tmp_path)
+    options = {"writeId": "known", "writeNumber": "0", "checkpointLocation": checkpoint.location}
+    checkpoint.plan(0, 100)
+    for _ in range(2):
+        write_batch(broker, monkeypatch, [[b"a"]], ("query", 0), **options)
+    checkpoint.plan(0, 200)
+    with pytest.raises(errors.BatchChanged):
+        write_batch(broker, monkeypatch, [[b"a"]], ("query", 0), **options)
+    assert values_in(client, "out") == [b"a"]
 
 
 def test_ids_and_topics_are_not_mixed_up(

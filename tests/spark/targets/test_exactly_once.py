@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from oncemq.protocol import errors
+from tests.spark.checkpoints import Checkpoint
 from tests.spark.targets.sink_drivers import (
     DeltaFolder,
     Message,
@@ -20,6 +21,11 @@ from tests.spark.targets.sink_drivers import (
     write,
     write_all,
 )
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    return Checkpoint(tmp_path / "checkpoint")
 
 
 @pytest.fixture(params=["parquet", "delta", "postgres"])
@@ -177,3 +183,53 @@ def test_empty_partitions_and_batches_store_nothing(sink: Sink) -> None:
 def test_a_batch_write_has_no_query_and_is_refused(sink: Sink) -> None:
     with pytest.raises(errors.OnceMQError, match="for streams"):
         sink.run([range(3)], batch=0, query="")
+
+
+# What a batch consists of.
+
+
+def run_planned(sink: Sink, checkpoint: Checkpoint, batch: int, numbers: range) -> None:
+    """Write a batch whose number and messages the checkpoint has planned."""
+    checkpoint.plan(batch, numbers.stop)
+    writer = sink.writer()
+    writer.checkpoint = checkpoint.location
+    messages = write_all(writer, [numbers], batch=batch)
+    try:
+        writer.commit(messages, batch)
+    except errors.BatchChanged:
+        writer.abort(messages, batch)
+        raise
+
+
+def test_a_batch_number_that_comes_back_with_other_messages_is_refused(sink: Sink, checkpoint: Checkpoint) -> None:
+    run_planned(sink, checkpoint, 0, range(10))
+    run_planned(sink, checkpoint, 1, range(10, 20))
+    # The last entry of the checkpoint is lost, and there are more messages meanwhile.
+    with pytest.raises(errors.BatchChanged, match="batch 1 of this query, with other messages"):
+        run_planned(sink, checkpoint, 1, range(10, 30))
+    assert sink.numbers() == list(range(20))
+    assert sink.leftovers() == []
+
+
+def test_a_batch_below_the_last_one_is_refused(sink: Sink, checkpoint: Checkpoint) -> None:
+    for batch in range(3):
+        run_planned(sink, checkpoint, batch, range(batch * 10, batch * 10 + 10))
+    with pytest.raises(errors.BatchChanged, match="already contains batch 2 of this query, and this is batch 1"):
+        run_planned(sink, checkpoint, 1, range(10, 20))
+    assert sink.numbers() == list(range(30))
+
+
+def test_a_replayed_batch_with_the_same_messages_changes_nothing(sink: Sink, checkpoint: Checkpoint) -> None:
+    run_planned(sink, checkpoint, 0, range(10))
+    for _ in range(2):
+        run_planned(sink, checkpoint, 1, range(10, 20))
+    run_planned(sink, checkpoint, 2, range(20, 30))
+    assert sink.numbers() == list(range(30))
+    assert sink.leftovers() == []
+
+
+def test_a_batch_that_an_earlier_version_wrote_is_recognised(sink: Sink, checkpoint: Checkpoint) -> None:
+    sink.run([range(10)], batch=0)
+    run_planned(sink, checkpoint, 0, range(10))
+    run_planned(sink, checkpoint, 1, range(10, 20))
+    assert sink.numbers() == list(range(20))

@@ -103,6 +103,28 @@ def test_nested_columns_are_json(sink: PostgresRows, admin: psycopg.Connection[A
     assert admin.execute("select pg_typeof(headers)::text from numbers").fetchone() == ("jsonb",)
 
 
+def test_the_table_of_an_earlier_version_gets_a_column_for_contents(
+    sink: PostgresRows, admin: psycopg.Connection[Any]
+) -> None:
+    sink.run([range(2)], batch=0)
+    admin.execute("alter table oncemq_batches drop column content")
+    sink.run([range(2)], batch=0)
+    sink.run([range(2, 4)], batch=1)
+    assert sink.numbers() == [0, 1, 2, 3]
+    assert admin.execute("select batch, content from oncemq_batches").fetchall() == [(1, None)]
+
+
+def test_a_user_who_may_not_add_the_column_is_told_how_to_get_it(
+    sink: PostgresRows, admin: psycopg.Connection[Any]
+) -> None:
+    sink.run([range(2)], batch=0)
+    admin.execute("alter table oncemq_batches drop column content")
+    admin.execute("create role guest login; grant all on all tables in schema public to guest")
+    with pytest.raises(errors.SettingInvalid, match=r"let its owner run: alter table .* add column"):
+        PostgresRows(make_conninfo(sink.url, user="guest")).run([range(2, 4)], batch=1)
+    admin.execute("drop owned by guest; drop role guest")
+
+
 def test_a_table_with_other_columns_defaults_and_capitals_is_written(
     sink: PostgresRows, admin: psycopg.Connection[Any]
 ) -> None:

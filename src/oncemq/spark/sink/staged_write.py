@@ -3,7 +3,8 @@
 Each attempt of a task stages its rows in the broker under its own name, where no reader sees them. The driver then
 publishes the stages of the successful attempts with one command. If the command is repeated, the broker recognises it
 by (query, target) and batch, deletes the staged rows, and reports success. So a batch is published once and as a whole,
-whatever Spark repeats. Stages that no commit names expire in the broker.
+whatever Spark repeats. Stages that no commit names expire in the broker. A commit also says what identifies the content
+of the batch, and the broker refuses a number that comes back with other content.
 
 A replayed batch may be partitioned and ordered differently: nothing here depends on the position of a row in it.
 """
@@ -17,12 +18,13 @@ from typing import Any
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
-from oncemq.arrow.payloads import build_payloads, message_columns
+from oncemq.arrow.payloads import MessageColumns, build_payloads, message_columns
 from oncemq.client.staging import Stager
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SinkOptions
+from oncemq.spark.sink.row_digest import RowDigest, TopicRows
 from oncemq.spark.sink.task import TaskIdentity
 
 #: The approximate size of a stored batch.
@@ -34,10 +36,14 @@ _HEAD_BYTES = 128
 class StagedRows(WriterCommitMessage):
     """What one attempt of a task staged. The driver needs nothing else to publish or to delete it."""
 
-    def __init__(self, identity: TaskIdentity, stages: Sequence[tuple[str, str, int]]) -> None:
+    def __init__(
+        self, identity: TaskIdentity, stages: Sequence[tuple[str, str, int]], rows: Sequence[TopicRows] = ()
+    ) -> None:
         self.identity = identity
         #: (topic, stage, rows)
         self.stages = tuple(stages)
+        #: What identifies the rows, if they were digested.
+        self.rows = tuple(rows)
 
 
 def staged_rows(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
@@ -61,19 +67,18 @@ class StagedWrite:
         with contextlib.suppress(errors.TopicExists):
             self.client.create_topic(topic, retain_ms=self._options.retain_ms)
 
-    def stage(self, identity: TaskIdentity, writer: str, batch_id: int, batches: Iterator[Any]) -> StagedRows:
-        """Stage the rows of a task. `writer` is the name under which the broker remembers the commit."""
-        task = _TaskAttempt(self, self._options, identity, writer, batch_id)
+    def stage(
+        self, identity: TaskIdentity, writer: str, batch_id: int, batches: Iterator[Any], *, digests: bool = False
+    ) -> StagedRows:
+        """Stage the rows of a task. `writer` is the name under which the broker remembers the commit. `digests` says
+        whether the commit needs the digest of the rows."""
+        task = _TaskAttempt(self, self._options, identity, writer, batch_id, RowDigest() if digests else None)
         try:
+            # If the batch was published before, the remaining rows are read nevertheless: the digest needs them, and
+            # stateful operators complete their work only when all rows were read.
             for batch in batches:
                 task.add(batch)
-            return StagedRows(identity, task.finish())
-        except errors.StageCommitted:
-            # The batch was published before the driver died. The remaining rows are read nevertheless, because
-            # stateful operators complete their work only when all rows were read.
-            for _ in batches:
-                pass
-            return StagedRows(identity, ())
+            return StagedRows(identity, task.finish(), task.rows())
         except errors.TopicUnknown as error:
             task.abort()
             advice = "create it with `oncemq topics create`, or write with the option create=true"
@@ -82,14 +87,18 @@ class StagedWrite:
             task.abort()
             raise
 
-    def publish(self, messages: Sequence[StagedRows], writer: str, batch_id: int) -> None:
-        """Publish the rows of a batch, in the order of its partitions. Does nothing if it was published before."""
+    def publish(self, messages: Sequence[StagedRows], writer: str, batch_id: int, content: bytes) -> bool:
+        """Publish the rows of a batch, in the order of its partitions. Returns False if it was published before.
+
+        `content` identifies what it consists of (b"" = not known). Raises BatchChanged if the batch was published
+        before with other content."""
         topics: dict[str, list[tuple[str, int]]] = {}
         for message in messages:
             for topic, stage, count in message.stages:
                 topics.setdefault(topic, []).append((stage, count))
         if topics or writer:
-            self.client.commit(writer, batch_id, topics)
+            return not self.client.commit(writer, batch_id, topics, content=content).before
+        return True
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the stages of a failed batch, as far as Spark reports them. Published rows are not stages any more."""
@@ -102,7 +111,13 @@ class _TaskAttempt:
     """One attempt of one task: a stage for each topic that its rows name."""
 
     def __init__(
-        self, write: StagedWrite, options: SinkOptions, identity: TaskIdentity, writer: str, batch_id: int
+        self,
+        write: StagedWrite,
+        options: SinkOptions,
+        identity: TaskIdentity,
+        writer: str,
+        batch_id: int,
+        row_digest: RowDigest | None,
     ) -> None:
         self._write = write
         self._client = write.client
@@ -110,10 +125,13 @@ class _TaskAttempt:
         self._name = f"{identity.query_id or 'write'}/{batch_id}/{identity.partition}/{identity.attempt}"
         self._writer = writer
         self._batch_id = batch_id
+        self._row_digest = row_digest
         self._stagers: dict[str, Stager] = {}
+        #: The broker says that the batch is published.
+        self._is_published = False
 
     def add(self, batch: Any) -> None:
-        if not batch.num_rows:
+        if not batch.num_rows or (self._is_published and self._row_digest is None):
             return
         if self._options.topic:
             self._add_to(self._options.topic, batch)
@@ -127,6 +145,15 @@ class _TaskAttempt:
 
     def _add_to(self, topic: str, batch: Any) -> None:
         columns = message_columns(batch, keeps_times=self._options.keeps_times)
+        if self._row_digest is not None:
+            self._row_digest.add(topic, columns)
+        if not self._is_published:
+            try:
+                self._stage(topic, columns)
+            except errors.StageCommitted:
+                self._is_published = True
+
+    def _stage(self, topic: str, columns: MessageColumns) -> None:
         stager = self._stagers.get(topic) or self._begin(topic)
         # The broker's limit may be smaller than the usual size of a batch.
         limit = self._client.batch_bytes_max
@@ -142,7 +169,15 @@ class _TaskAttempt:
         return stager
 
     def finish(self) -> list[tuple[str, str, int]]:
-        return [(topic, stager.stage, stager.finish()) for topic, stager in self._stagers.items()]
+        """Wait until all rows are staged. Returns nothing if the batch is published."""
+        try:
+            found = [(topic, stager.stage, stager.finish()) for topic, stager in self._stagers.items()]
+        except errors.StageCommitted:
+            self._is_published = True
+        return [] if self._is_published else found
+
+    def rows(self) -> tuple[TopicRows, ...]:
+        return self._row_digest.topics() if self._row_digest is not None else ()
 
     def abort(self) -> None:
         """Delete the stages. Spark does not report what a failed attempt staged; it would stay for a day."""

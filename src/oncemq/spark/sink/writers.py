@@ -5,7 +5,8 @@ Both write through StagedWrite. They differ in the name under which the broker r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -13,11 +14,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
 
 from oncemq.protocol import errors
+from oncemq.spark.checkpoint.content import batch_content, query_content
 from oncemq.spark.options import SinkOptions
 from oncemq.spark.schema import NAMES
+from oncemq.spark.sink.row_digest import rows_content
 from oncemq.spark.sink.staged_write import StagedRows, StagedWrite, staged_rows
 from oncemq.spark.sink.task import task_identity
 from oncemq.spark.source.topic_offsets import topic_bounds
+
+_log = logging.getLogger(__name__)
 
 #: The target in a writer's name if each row names its topic.
 _ANY_TOPIC = "*"
@@ -39,7 +44,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         staged = _complete(messages)
         if staged:
-            self._staged_write.publish(staged, self._writer_name(staged[0].identity.query_id), batchId)
+            writer = self._writer_name(staged[0].identity.query_id)
+            self._staged_write.publish(staged, writer, batchId, batch_content(self._options.checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         self._staged_write.abort(messages)
@@ -59,12 +65,33 @@ class BatchWriter(DataSourceArrowWriter):
         self._staged_write = StagedWrite(options)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return self._staged_write.stage(task_identity(), self.writer_name(), self._options.write_number, iterator)
+        identity, writer = task_identity(), self.writer_name()
+        # A micro-batch is identified by its query, because a replay may compute other values.
+        digests = bool(writer) and not identity.query_id
+        return self._staged_write.stage(identity, writer, self._options.write_number, iterator, digests=digests)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         staged = _complete(messages)
-        if staged:
-            self._staged_write.publish(staged, self.writer_name(), self._options.write_number)
+        if not staged:
+            return
+        options = self._options
+        if not self._staged_write.publish(staged, self.writer_name(), options.write_number, self._content(staged)):
+            _log.warning(
+                "writeId '%s', writeNumber %d: already written; nothing was changed",
+                options.write_id,
+                options.write_number,
+            )
+
+    def _content(self, staged: Sequence[StagedRows]) -> bytes:
+        """What identifies the content of this write."""
+        identity, checkpoint = staged[0].identity, self._options.checkpoint
+        if not self._options.write_id:
+            return b""
+        if not identity.query_id:
+            return rows_content(rows for message in staged for rows in message.rows)
+        if checkpoint:
+            return batch_content(checkpoint, identity.batch_id)
+        return query_content(identity.query_id, identity.batch_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._staged_write.abort(messages)

@@ -10,6 +10,7 @@ import msgspec
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from oncemq.protocol import errors
+from oncemq.spark.checkpoint.content import batch_content
 from oncemq.spark.sink.task import TaskIdentity, task_identity
 
 
@@ -26,12 +27,17 @@ class StagingWriter(DataSourceStreamArrowWriter):
     for a batch whose `commit` published it and then failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoint: str) -> None:
         self.identify: Callable[[], TaskIdentity] = task_identity
+        #: Where Spark stores what the query has planned; "" = it is not known.
+        self.checkpoint = checkpoint
 
     @abstractmethod
-    def publish(self, query_id: str, batch_id: int, stages: Sequence[Any]) -> None:
-        """Publish the batch, in the order of the stages. Do nothing if it was published before."""
+    def publish(self, query_id: str, batch_id: int, stages: Sequence[Any], content: bytes) -> None:
+        """Publish the batch, in the order of the stages. Do nothing if it was published before.
+
+        `content` identifies what it consists of (b"" = it is not known). Raises BatchChanged if a batch of this number,
+        or a later one, was published with other content."""
 
     @abstractmethod
     def discard(self, query_id: str, batch_id: int, stages: Sequence[Any]) -> None:
@@ -40,7 +46,7 @@ class StagingWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         stages = _staged_outputs(messages)
         if stages:
-            self.publish(_query_id(stages), batchId, stages)
+            self.publish(_query_id(stages), batchId, stages, batch_content(self.checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         stages = _staged_outputs(messages)
@@ -61,6 +67,11 @@ def _query_id(stages: Sequence[StagedOutput]) -> str:
 
 
 # The options that `start` passes to the data source.
+
+
+def checkpoint_of(options: Mapping[str, str]) -> str:
+    """The option `checkpointLocation`. Spark passes its name in lower case."""
+    return next((value for name, value in options.items() if name.lower() == "checkpointlocation"), "")
 
 
 def encode_columns(names: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from oncemq.spark.targets.files.file_writer import (
 from oncemq.spark.targets.staging_writer import (
     StagedOutput,
     StagingWriter,
+    checkpoint_of,
     decode_columns,
     encode_columns,
     refuse_overwrite,
@@ -45,7 +46,8 @@ class DeltaSink(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DeltaWriter:  # noqa: N802
         refuse_overwrite(overwrite)
         columns = decode_columns(self.options, "partitions")
-        return DeltaWriter(DeltaTarget(path=self.options["path"], partition_by=columns), schema)
+        target = DeltaTarget(path=self.options["path"], partition_by=columns)
+        return DeltaWriter(target, schema, checkpoint_of(self.options))
 
 
 def prepare(target: DeltaTarget, schema: StructType) -> dict[str, str]:
@@ -63,8 +65,8 @@ def prepare(target: DeltaTarget, schema: StructType) -> dict[str, str]:
 
 
 class DeltaWriter(StagingWriter):
-    def __init__(self, target: DeltaTarget, schema: StructType) -> None:
-        super().__init__()
+    def __init__(self, target: DeltaTarget, schema: StructType, checkpoint: str = "") -> None:
+        super().__init__(checkpoint)
         self.disk = Disk()
         self._root = local_path(target.path)
         self._partition_by = target.partition_by
@@ -85,17 +87,17 @@ class DeltaWriter(StagingWriter):
         sync_names(self.disk, (os.path.dirname(os.path.join(self._root, file.path)) for file in files), self._root)
         return DeltaOutput(identity, files)
 
-    def publish(self, query_id: str, batch_id: int, stages: Sequence[DeltaOutput]) -> None:
+    def publish(self, query_id: str, batch_id: int, stages: Sequence[DeltaOutput], content: bytes) -> None:
         files = [file for stage in stages for file in stage.files]
         table = Table(self._root, self._spark_schema, self._partition_by, self.disk)
-        if not table.add(query_id, batch_id, files):
+        if not table.add(query_id, batch_id, files, content):
             # The batch was published before, perhaps with files of these attempts.
             self._delete_files(stages, file_names=table.file_names())
 
     def discard(self, query_id: str, batch_id: int, stages: Sequence[DeltaOutput]) -> None:
         found = open_table(self._root)
-        if found is None or last_batch(found, query_id) < batch_id:
-            self._delete_files(stages, file_names="")
+        is_published = found is not None and last_batch(found, query_id) >= batch_id
+        self._delete_files(stages, file_names="\n".join(found.file_uris()) if is_published else "")
 
     def _delete_files(self, stages: Sequence[DeltaOutput], *, file_names: str) -> None:
         """Delete the files of the attempts that do not occur in the table's file names."""

@@ -2,7 +2,8 @@
 
 The transaction contains the query's id and the batch's number as an application transaction of the Delta protocol. If
 two transactions of one query run at the same time, the log accepts one. The other one is tried again, and then finds
-that its batch is in the table. If the table deletes such numbers (`delta.setTransactionRetentionDuration`), the batches
+that its batch is in the table. A second application transaction, `QUERY/content`, has a part of the digest of the
+batch's content as its version. If the table deletes such numbers (`delta.setTransactionRetentionDuration`), the batches
 of a query that pauses for longer are forgotten.
 """
 
@@ -21,6 +22,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyspark.sql.types import StructField, StructType
 
 from oncemq.protocol import errors
+from oncemq.spark.checkpoint.content import refuse_other_content
 from oncemq.spark.targets.columns import added_columns, nullable
 from oncemq.spark.targets.files.disk import Disk
 from oncemq.spark.targets.files.file_writer import DataFile
@@ -49,17 +51,20 @@ class Table:
         self._partition_by = list(partition_by)
         self._disk = disk
 
-    def add(self, query_id: str, batch_id: int, files: Sequence[DataFile]) -> bool:
+    def add(self, query_id: str, batch_id: int, files: Sequence[DataFile], content: bytes) -> bool:
         """Add the files in one transaction, which is durable when this returns. Returns False if the batch was in the
-        table already. Raises OnceMQError if other writers always commit first."""
+        table already. Raises BatchChanged if it was there with other content, and OnceMQError if other writers always
+        commit first."""
         actions = [_action(self._root, file) for file in files]
         for _ in range(_ATTEMPTS):
             table = open_table(self._root)
-            if table is not None and last_batch(table, query_id) >= batch_id:
+            if table is not None and (last := last_batch(table, query_id)) >= batch_id:
+                is_same = _is_same(table, query_id, content, is_last=last == batch_id)
+                refuse_other_content(self._root, batch_id, last, is_same=is_same)
                 self._sync_log(after=-1)
                 return False
             before = -1 if table is None else table.version()
-            failure = self._try(table, query_id, batch_id, actions)
+            failure = self._try(table, _transactions(query_id, batch_id, content), actions)
             if failure is None:
                 self._sync_log(after=before)
                 return True
@@ -68,10 +73,9 @@ class Table:
     def _failed(self, why: Exception | None) -> errors.OnceMQError:
         return errors.OnceMQError(f"the transaction on the Delta table {self._root} failed: {why}; start again")
 
-    def _try(self, table: Any, query_id: str, batch_id: int, actions: list[Any]) -> Exception | None:
-        transaction = Transaction(query_id, batch_id, int(time.time() * 1000))
+    def _try(self, table: Any, transactions: list[Any], actions: list[Any]) -> Exception | None:
         # A retry inside deltalake would not check whether another driver has committed the batch.
-        properties = CommitProperties(app_transactions=[transaction], max_commit_retries=0)
+        properties = CommitProperties(app_transactions=transactions, max_commit_retries=0)
         try:
             if table is None:
                 self._create(actions, properties)
@@ -178,6 +182,30 @@ def last_batch(table: Any, query_id: str) -> int:
     """The last batch of a query; -1 = none."""
     version = table.transaction_version(query_id)
     return -1 if version is None else int(version)
+
+
+def _content_id(query_id: str) -> str:
+    """The application id whose version is a part of the content's digest."""
+    return f"{query_id}/content"
+
+
+def _version_of(content: bytes) -> int:
+    """A version is a number of 63 bits."""
+    return int.from_bytes(content[:8]) >> 1
+
+
+def _transactions(query_id: str, batch_id: int, content: bytes) -> list[Any]:
+    now_ms = int(time.time() * 1000)
+    found = [Transaction(query_id, batch_id, now_ms)]
+    if content:
+        found.append(Transaction(_content_id(query_id), _version_of(content), now_ms))
+    return found
+
+
+def _is_same(table: Any, query_id: str, content: bytes, *, is_last: bool) -> bool:
+    """Whether the last batch of the query is this one, as far as its content is known."""
+    version = table.transaction_version(_content_id(query_id))
+    return not content or version is None or (is_last and int(version) == _version_of(content))
 
 
 def _check_type(name: str, kind: Any) -> None:

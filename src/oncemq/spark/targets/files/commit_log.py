@@ -2,7 +2,7 @@
 
     ROOT/part-QUERY-BATCH-INDEX.parquet        a published file (inside `column=value/` if there are partition columns)
     ROOT/_oncemq/QUERY/lock                    locked by the driver that commits
-    ROOT/_oncemq/QUERY/last.json               the last batch that is completely published
+    ROOT/_oncemq/QUERY/last.json               the last batch that is completely published, and a digest of its content
     ROOT/_oncemq/QUERY/manifest.json           the batch that is being published: the staged and published file names
     ROOT/_oncemq/QUERY/stage/BATCH/ATTEMPT/…   the files that one attempt of a task wrote
 
@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from oncemq.protocol import errors
+from oncemq.spark.checkpoint.content import refuse_other_content
 from oncemq.spark.sink.task import TaskIdentity
 from oncemq.spark.targets.files.disk import Disk, sync_names, write_atomically
 
@@ -39,10 +40,17 @@ class Entry(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     batch: int
     entries: tuple[Entry, ...]
+    #: In hexadecimal, what identifies the content of the batch; "" = it is not known.
+    content: str = ""
 
 
 class LastBatch(msgspec.Struct, frozen=True):
     batch: int
+    content: str = ""
+
+    def is_same(self, batch_id: int, content: str) -> bool:
+        """Whether this batch was published, as far as its content is known."""
+        return not (content and self.content) or (self.batch == batch_id and self.content == content)
 
 
 #: An attempt, and its files, relative to the attempt's folder.
@@ -70,13 +78,18 @@ class CommitLog:
 
     # Called on the driver.
 
-    def commit(self, batch_id: int, stages: Sequence[Stage]) -> None:
-        """Publish the batch, unless it was published before. The stages are in the order of their partitions."""
+    def commit(self, batch_id: int, stages: Sequence[Stage], content: bytes = b"") -> None:
+        """Publish the batch, unless it was published before. The stages are in the order of their partitions.
+
+        Raises BatchChanged if the batch, or a later one, was published with other content."""
         self._disk.make_folder(self._folder)
         with self._lock():
             self._complete_manifest()
-            if self._last_batch() < batch_id:
-                self._publish(self._new_manifest(batch_id, stages))
+            last = self._last_batch()
+            if last.batch < batch_id:
+                self._publish(self._new_manifest(batch_id, stages, content.hex()))
+            else:
+                refuse_other_content(self._root, batch_id, last.batch, is_same=last.is_same(batch_id, content.hex()))
             self._delete_stages(batch_id)
 
     def abort(self, batch_id: int, attempts: Sequence[str]) -> None:
@@ -97,7 +110,7 @@ class CommitLog:
             return
         # The manifest may be in the page cache only, and it must not be lost after the first file is renamed.
         self._disk.sync_folder(self._folder)
-        if self._last_batch() < manifest.batch:
+        if self._last_batch().batch < manifest.batch:
             self._rename_all(manifest)
         self._disk.remove_file(self._path("manifest.json"))
 
@@ -113,7 +126,9 @@ class CommitLog:
             self._rename(entry)
         folders = (os.path.dirname(os.path.join(self._root, entry.published)) for entry in manifest.entries)
         sync_names(self._disk, folders, self._root)
-        write_atomically(self._disk, self._path("last.json"), msgspec.json.encode(LastBatch(manifest.batch)))
+        write_atomically(
+            self._disk, self._path("last.json"), msgspec.json.encode(LastBatch(manifest.batch, manifest.content))
+        )
 
     def _rename(self, entry: Entry) -> None:
         staged, published = (os.path.join(self._root, path) for path in (entry.staged, entry.published))
@@ -127,14 +142,14 @@ class CommitLog:
                 f" it was published, remove it from {manifest} and start again"
             )
 
-    def _new_manifest(self, batch_id: int, stages: Sequence[Stage]) -> Manifest:
+    def _new_manifest(self, batch_id: int, stages: Sequence[Stage], content: str) -> Manifest:
         folder = os.path.relpath(self._batch_folder(batch_id), self._root)
         staged = [os.path.join(attempt, path) for attempt, paths in stages for path in paths]
         entries = [
             Entry(os.path.join(folder, path), self._published_path(batch_id, index, path))
             for index, path in enumerate(staged)
         ]
-        return Manifest(batch_id, tuple(entries))
+        return Manifest(batch_id, tuple(entries), content)
 
     def _published_path(self, batch_id: int, index: int, path: str) -> str:
         # Of ATTEMPT/column=value/…/name, the partition folders in the middle are kept.
@@ -152,9 +167,9 @@ class CommitLog:
 
     # Called on both.
 
-    def _last_batch(self) -> int:
+    def _last_batch(self) -> LastBatch:
         data = self._disk.read_file(self._path("last.json"))
-        return -1 if data is None else msgspec.json.decode(data, type=LastBatch).batch
+        return LastBatch(-1) if data is None else msgspec.json.decode(data, type=LastBatch)
 
     def _read_manifest(self) -> Manifest | None:
         data = self._disk.read_file(self._path("manifest.json"))

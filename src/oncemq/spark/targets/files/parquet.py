@@ -19,6 +19,7 @@ from oncemq.spark.targets.files.schema_record import record_columns
 from oncemq.spark.targets.staging_writer import (
     StagedOutput,
     StagingWriter,
+    checkpoint_of,
     decode_columns,
     encode_columns,
     refuse_overwrite,
@@ -38,7 +39,9 @@ class ParquetSink(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> ParquetWriter:  # noqa: ARG002, N802
         refuse_overwrite(overwrite)
         target = ParquetTarget(path=self.options["path"], partition_by=decode_columns(self.options, "partitions"))
-        return ParquetWriter(target, StructType.fromJson(json.loads(self.options["columns"])))
+        return ParquetWriter(
+            target, StructType.fromJson(json.loads(self.options["columns"])), checkpoint_of(self.options)
+        )
 
 
 def prepare(target: ParquetTarget, schema: StructType, disk: Disk | None = None) -> dict[str, str]:
@@ -53,8 +56,8 @@ def prepare(target: ParquetTarget, schema: StructType, disk: Disk | None = None)
 
 
 class ParquetWriter(StagingWriter):
-    def __init__(self, target: ParquetTarget, schema: StructType) -> None:
-        super().__init__()
+    def __init__(self, target: ParquetTarget, schema: StructType, checkpoint: str = "") -> None:
+        super().__init__(checkpoint)
         self.disk = Disk()
         self._root = local_path(target.path)
         self._partition_by = target.partition_by
@@ -75,8 +78,9 @@ class ParquetWriter(StagingWriter):
         commit_log.sync_stage(identity, paths)
         return ParquetOutput(identity, paths)
 
-    def publish(self, query_id: str, batch_id: int, stages: Sequence[ParquetOutput]) -> None:
-        self._commit_log(query_id).commit(batch_id, [(stage.identity.attempt, stage.paths) for stage in stages])
+    def publish(self, query_id: str, batch_id: int, stages: Sequence[ParquetOutput], content: bytes) -> None:
+        staged = [(stage.identity.attempt, stage.paths) for stage in stages]
+        self._commit_log(query_id).commit(batch_id, staged, content)
 
     def discard(self, query_id: str, batch_id: int, stages: Sequence[ParquetOutput]) -> None:
         self._commit_log(query_id).abort(batch_id, [stage.identity.attempt for stage in stages])

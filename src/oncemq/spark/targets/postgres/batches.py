@@ -1,6 +1,6 @@
 """Batches in PostgreSQL: tasks stage rows, and the driver publishes them in one transaction.
 
-    oncemq_batches           the last batch of each (query, table)
+    oncemq_batches           the last batch of each (query, table), and a digest of its content
     oncemq_stages            the stages: the query, the batch and the number of rows of each
     oncemq_stage_ATTEMPT     the rows of one attempt of a task, an unlogged table
 
@@ -23,6 +23,7 @@ import psycopg
 from psycopg import sql
 
 from oncemq.protocol import errors
+from oncemq.spark.checkpoint.content import refuse_other_content
 from oncemq.spark.sink.task import TaskIdentity
 from oncemq.spark.targets.postgres.copy_text import copy_text
 from oncemq.spark.targets.postgres.table import Column, Connection, TargetTable, create_if_missing
@@ -33,9 +34,13 @@ _log = logging.getLogger(__name__)
 STAGE_AGE_MAX = "7 days"
 
 _CREATE_BATCHES = """
-create table if not exists {} (query text not null, target text not null, batch bigint not null,
+create table if not exists {} (query text not null, target text not null, batch bigint not null, content bytea,
     primary key (query, target))
 """
+_HAS_CONTENT = """
+select exists (select from pg_attribute where attrelid = to_regclass(%s) and attname = 'content' and not attisdropped)
+"""
+_ADD_CONTENT = "alter table {} add column if not exists content bytea"
 _CREATE_STAGES = """
 create table if not exists {} (stage text primary key, query text not null, target text not null,
     batch bigint not null, rows bigint not null, staged_at timestamptz not null default now())
@@ -44,8 +49,8 @@ _CREATE_STAGE = "create unlogged table {} as select {} from {} with no data"
 _INSERT_STAGE = "insert into {} (stage, query, target, batch, rows) values (%s, %s, %s, %s, %s)"
 _COPY = "copy {} ({}) from stdin"
 _FIRST_BATCH = "insert into {} (query, target, batch) values (%s, %s, -1) on conflict do nothing"
-_LAST_BATCH = "select batch from {} where query = %s and target = %s for update"
-_NEXT_BATCH = "update {} set batch = %s where query = %s and target = %s"
+_LAST_BATCH = "select batch, content from {} where query = %s and target = %s for update"
+_NEXT_BATCH = "update {} set batch = %s, content = %s where query = %s and target = %s"
 _INSERT = "insert into {} ({}) select {} from {}"
 _OLD_STAGES = """
 select stage from {} where target = %s and ((query = %s and batch <= %s) or staged_at < now() - {}::interval)
@@ -71,6 +76,21 @@ class PostgresBatches:
             text = name.as_string()
             if self._run("select to_regclass(%s) is null", text).fetchone() == (True,):
                 create_if_missing(self._connection, sql.SQL(command).format(name))
+        self._add_content()
+
+    def _add_content(self) -> None:
+        """Add the column to a table of an earlier version. Raises SettingInvalid if the user may not do that."""
+        name = self._batches.as_string()
+        if self._run(_HAS_CONTENT, name).fetchone() == (True,):
+            return
+        command = sql.SQL(_ADD_CONTENT).format(self._batches)
+        try:
+            self._run(command)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise errors.SettingInvalid(
+                f"{name} needs one more column, which this user may not add ({error}); let its owner run: "
+                f"{command.as_string()}"
+            ) from None
 
     # Called in a task.
 
@@ -99,16 +119,22 @@ class PostgresBatches:
 
     # Called on the driver.
 
-    def publish(self, query_id: str, batch_id: int, stages: Sequence[tuple[str, int]]) -> None:
+    def publish(self, query_id: str, batch_id: int, stages: Sequence[tuple[str, int]], content: bytes) -> None:
         """Publish the stages, each an attempt and its number of rows, in one transaction. Do nothing if the batch was
-        published before. Raises OnceMQError if staged rows are missing."""
+        published before. Raises BatchChanged if it was published with other content, and OnceMQError if staged rows are
+        missing."""
+        name = self._table.qualified_name
         with self._connection.transaction():
             self._require_durable_commit()
-            if self._last_batch(query_id) < batch_id:
+            last, known = self._last_batch(query_id)
+            if last < batch_id:
                 for attempt, rows in stages:
                     self._insert(attempt, rows)
                 next_batch = sql.SQL(_NEXT_BATCH).format(self._batches)
-                self._run(next_batch, batch_id, query_id, self._table.qualified_name)
+                self._run(next_batch, batch_id, content or None, query_id, name)
+            else:
+                is_same = not (content and known) or (last == batch_id and known == content)
+                refuse_other_content(f"the table {name}", batch_id, last, is_same=is_same)
         self._drop_old_stages(query_id, batch_id)
 
     def discard(self, attempts: Iterable[str]) -> None:
@@ -121,13 +147,14 @@ class PostgresBatches:
         if self._run("show synchronous_commit").fetchone() == ("off",):
             self._run("set local synchronous_commit = on")
 
-    def _last_batch(self, query_id: str) -> int:
-        """The last batch of the query. Locks its row, so that no other driver publishes until the transaction ends."""
+    def _last_batch(self, query_id: str) -> tuple[int, bytes]:
+        """The last batch of the query, and its content. Locks its row, so that no other driver publishes until the
+        transaction ends."""
         key = (query_id, self._table.qualified_name)
         self._run(sql.SQL(_FIRST_BATCH).format(self._batches), *key)
         found = self._run(sql.SQL(_LAST_BATCH).format(self._batches), *key).fetchone()
         assert found is not None
-        return int(found[0])
+        return int(found[0]), bytes(found[1] or b"")
 
     def _insert(self, attempt: str, rows: int) -> None:
         if not rows:

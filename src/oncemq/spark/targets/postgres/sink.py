@@ -20,6 +20,7 @@ from oncemq.spark.targets.declarations import PostgresTarget
 from oncemq.spark.targets.staging_writer import (
     StagedOutput,
     StagingWriter,
+    checkpoint_of,
     decode_columns,
     encode_columns,
     refuse_overwrite,
@@ -41,7 +42,7 @@ class PostgresSink(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> PostgresWriter:  # noqa: N802
         refuse_overwrite(overwrite)
         target = PostgresTarget(url=self.options["url"], table=self.options["table"])
-        return PostgresWriter(target, schema, decode_columns(self.options, "json"))
+        return PostgresWriter(target, schema, decode_columns(self.options, "json"), checkpoint_of(self.options))
 
 
 def prepare(target: PostgresTarget, schema: StructType) -> dict[str, str]:
@@ -81,8 +82,10 @@ def _batches(target: PostgresTarget, schema: StructType, json_columns: Sequence[
 
 
 class PostgresWriter(StagingWriter):
-    def __init__(self, target: PostgresTarget, schema: StructType, json_columns: Sequence[str] = ()) -> None:
-        super().__init__()
+    def __init__(
+        self, target: PostgresTarget, schema: StructType, json_columns: Sequence[str] = (), checkpoint: str = ""
+    ) -> None:
+        super().__init__(checkpoint)
         self._target = target
         self._schema = schema
         self._json_columns = tuple(json_columns)
@@ -92,9 +95,9 @@ class PostgresWriter(StagingWriter):
         with self._batches() as batches:
             return PostgresOutput(identity, batches.stage(identity, iterator))
 
-    def publish(self, query_id: str, batch_id: int, stages: Sequence[PostgresOutput]) -> None:
+    def publish(self, query_id: str, batch_id: int, stages: Sequence[PostgresOutput], content: bytes) -> None:
         with self._batches() as batches:
-            batches.publish(query_id, batch_id, [(stage.identity.attempt, stage.rows) for stage in stages])
+            batches.publish(query_id, batch_id, [(stage.identity.attempt, stage.rows) for stage in stages], content)
 
     def discard(self, query_id: str, batch_id: int, stages: Sequence[PostgresOutput]) -> None:  # noqa: ARG002
         with self._batches() as batches:

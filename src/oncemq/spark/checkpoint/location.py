@@ -1,0 +1,87 @@
+"""Where a checkpoint is, and how its files are read: on a local or mounted disk, or through Arrow's file systems."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_log = logging.getLogger(__name__)
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+#: Hadoop's names of schemes, and Arrow's.
+_ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "s3": "s3", "gs": "gs", "hdfs": "hdfs", "abfs": "abfs", "abfss": "abfss"}
+#: Locations that could not be read. They are not tried again: each attempt may take seconds.
+_unreadable: set[str] = set()
+
+
+def local_folder(location: str) -> str | None:
+    """The folder of a checkpoint on a local or mounted disk; None if it is elsewhere.
+
+    >>> local_folder("file:///var/checkpoints/totals"), local_folder("s3a://bucket/totals")
+    ('/var/checkpoints/totals', None)
+    """
+    if location.startswith("file:"):
+        return unquote(urlsplit(location).path)
+    return None if _SCHEME.match(location) or not location else os.path.abspath(location)
+
+
+class CheckpointFiles:
+    """Reads the entries of one checkpoint."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._folder = local_folder(location)
+        #: Arrow's file system, and the path in it.
+        self._remote: tuple[Any, str] | None = None
+
+    def find(self) -> bool:
+        """Whether this process can read the checkpoint. If it can't, a warning says once what is not detected."""
+        if self._folder is not None and os.path.isdir(self._folder):
+            return True
+        if self._location in _unreadable:
+            return False
+        if self._folder is None:
+            self._remote = _find_remote(self._location)
+        if self._remote is not None:
+            return True
+        _unreadable.add(self._location)
+        where = f"the checkpoint {self._location} can't be read here" if self._location else "no checkpoint is known"
+        _log.warning(
+            "%s: a checkpoint that lost its last entries is not recognised by the sink. Set the option "
+            "checkpointLocation of the writer to a place that the driver's Python can read",
+            where,
+        )
+        return False
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None if it does not exist. Raises OSError."""
+        try:
+            if self._folder is not None:
+                with open(os.path.join(self._folder, name), "rb") as file:
+                    return file.read()
+            assert self._remote is not None, "read without find"
+            filesystem, root = self._remote
+            with filesystem.open_input_stream(f"{root}/{name}") as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
+
+def _find_remote(location: str) -> tuple[Any, str] | None:
+    """Arrow's file system for a URL and the path in it, if Arrow can read it with the credentials of this process."""
+    import pyarrow as pa
+    from pyarrow import fs
+
+    scheme, separator, rest = location.partition("://")
+    if scheme not in _ARROW_SCHEMES or not separator:
+        return None
+    try:
+        filesystem, root = fs.FileSystem.from_uri(f"{_ARROW_SCHEMES[scheme]}://{rest}")
+        found = filesystem.get_file_info(root)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        _log.info("Arrow can't read %s: %s", location, error)
+        return None
+    return None if found.type == fs.FileType.NotFound else (filesystem, root)

@@ -1,0 +1,41 @@
+"""Checkpoints for tests: entries as Spark writes them, and the damage of a power failure or a restored backup."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+
+class Checkpoint:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def location(self) -> str:
+        return str(self.folder)
+
+    def plan(self, batch: int, end: int) -> None:
+        """Write the entry of a micro-batch that ends at this offset."""
+        (self.folder / "offsets").mkdir(parents=True, exist_ok=True)
+        settings = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": id(object())})
+        (self.folder / "offsets" / str(batch)).write_text("\n".join(["v1", settings, json.dumps({"offset": end})]))
+
+    def numbers(self, kind: str = "offsets") -> list[int]:
+        """The numbers of the entries, in order."""
+        return sorted(int(name) for name in os.listdir(self.folder / kind) if name.isdecimal())
+
+    def lose_last(self, count: int = 1) -> None:
+        """Remove the last micro-batches, as if their entries had never reached the disk."""
+        for number in self.numbers()[-count:]:
+            for kind in ("offsets", "commits"):
+                for name in (str(number), f".{number}.crc"):
+                    (self.folder / kind / name).unlink(missing_ok=True)
+
+    def copy(self, to: Path) -> None:
+        shutil.copytree(self.folder, to)
+
+    def restore(self, copy: Path) -> None:
+        shutil.rmtree(self.folder)
+        shutil.copytree(copy, self.folder)
