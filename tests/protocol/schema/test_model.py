@@ -30,7 +30,7 @@ from oncemq.protocol.schema import (
 )
 from oncemq.protocol.schema.model import SCALAR_KINDS
 
-NAMES = st.text(min_size=1, max_size=8)
+NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters='"\\'), min_size=1, max_size=8)
 SCALARS = st.sampled_from(SCALAR_KINDS).map(Scalar)
 DECIMALS = st.integers(1, 38).flatmap(lambda p: st.builds(Decimal, st.just(p), st.integers(0, p)))
 
@@ -132,6 +132,7 @@ def test_invalid_json_fields_name_the_path(value: object, problem: str) -> None:
         ("a: map<float64, int8>", "a: the key of a map must be a string or an integer, not float64"),
         ("a: struct<>", "a: a struct needs"),
         ('"": int8', "a field: a name has"),
+        ('"a\\\\b": int8', "no control characters"),
     ],
 )
 def test_an_unusable_schema_is_refused_with_the_path(text: str, problem: str) -> None:

@@ -3,6 +3,7 @@
 A schema is a list of typed fields. It can be defined as fields, as JSON Schema, Avro or Protobuf.
 """
 
+from oncemq.protocol.schema.compatibility import RULES, Rule, compatibility, incompatibilities
 from oncemq.protocol.schema.fields_json import fields_from_builtins, fields_to_builtins
 from oncemq.protocol.schema.fields_text import fields_text, parse_fields, type_text
 from oncemq.protocol.schema.fingerprint import decode_schema, encode_schema, fingerprint
@@ -27,6 +28,7 @@ from oncemq.protocol.schema.validate import validate_schema
 
 __all__ = [
     "ITEM",
+    "RULES",
     "VALUE",
     "Decimal",
     "DefinitionKind",
@@ -34,18 +36,21 @@ __all__ = [
     "Field",
     "ListType",
     "MapType",
+    "Rule",
     "Scalar",
     "ScalarKind",
     "Schema",
     "SchemaVersion",
     "StructType",
     "Type",
+    "compatibility",
     "decode_schema",
     "encode_schema",
     "fields_from_builtins",
     "fields_text",
     "fields_to_builtins",
     "fingerprint",
+    "incompatibilities",
     "parse_fields",
     "same_types",
     "type_text",

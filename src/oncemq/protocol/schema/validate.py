@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from oncemq.protocol import errors, limits
 from oncemq.protocol.schema.fields_text import DEPTH_MAX
 from oncemq.protocol.schema.model import (
@@ -17,6 +19,8 @@ from oncemq.protocol.schema.model import (
 
 #: Types of the keys of maps.
 KEY_KINDS = frozenset(("string", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"))
+
+_FORBIDDEN = re.compile(r'[\x00-\x1f"\\]')
 
 
 def validate_schema(schema: Schema) -> None:
@@ -40,6 +44,8 @@ def _validate_fields(fields: tuple[Field, ...], path: str, depth: int) -> int:
         where = f"{path}.{field.name}" if path else field.name
         if not 1 <= len(field.name.encode()) <= limits.NAME_BYTES_MAX:
             raise errors.SchemaInvalid(f"{where or 'a field'}: a name has 1 to {limits.NAME_BYTES_MAX} bytes of UTF-8")
+        if _FORBIDDEN.search(field.name):
+            raise errors.SchemaInvalid(f"{where!r}: a name has no control characters, quotes and backslashes")
         if field.name in names:
             raise errors.SchemaInvalid(f"{where}: there are two fields with this name")
         names.add(field.name)

@@ -1,0 +1,1 @@
+"""Definitions of schemas in other languages than the fields form."""

@@ -1,0 +1,1 @@
+"""Values of topics with a schema, in each encoding."""

@@ -1,0 +1,192 @@
+"""Checks of values, and their encodings from and to Python objects."""
+
+import dataclasses
+import datetime
+import decimal
+import json
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from oncemq import errors
+from oncemq.protocol.batch import encode_batch
+from oncemq.protocol.schema import Schema, parse_fields
+from oncemq.protocol.schema.definitions.parse import parse_definition
+from oncemq.protocol.schema.values.codec import codec_of
+from oncemq.protocol.schema.values.payload import check_payload, check_values
+from tests.protocol.schema.test_definitions import AVRO, JSON_SCHEMA, PROTO
+
+ALL = Schema(
+    parse_fields(
+        "id: int64 not null, price: decimal(10,2), tags: list<string not null>, at: timestamp, local: timestamp_ntz, "
+        "ratio: float64, days: map<int32, date>, big: uint64, raw: binary, clock: time, small: int8, "
+        "part: decimal(2,2), deep: struct<items: list<struct<n: uint64 not null>>>"
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"id": 1},
+        {"id": -(2**63), "price": "99999999.99", "tags": [], "at": "2026-07-31T09:30:00.5+02:00"},
+        {"id": 1, "local": "2026-07-31T09:30:00", "ratio": 2, "days": {"-5": "2026-07-31"}, "big": 2**64 - 1},
+        {"id": 1, "raw": "AAECAw==", "clock": "09:30:00", "small": -128, "part": "0.25", "ratio": "NaN"},
+        {"id": 1, "deep": {"items": [{"n": 5}]}, "price": None},
+    ],
+)
+def test_a_json_value_in_canonical_form_matches(value: dict[str, Any]) -> None:
+    assert codec_of(ALL).problem(json.dumps(value).encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"id": "1"}, "id: expected int, got str; the schema says int64 not null"),
+        ({}, "id: the field is missing, and not nullable"),
+        ({"id": 1, "z": 1}, "z: the schema has no such field"),
+        ([], "the value: expected object, got array"),
+        ({"id": 1, "price": "1.234"}, "price: expected a decimal as a string, like \"9.50\"; the schema says decimal("),
+        ({"id": 1, "price": 9.5}, "price: expected a decimal as a string"),
+        ({"id": 1, "price": "1.5\n"}, "price: expected a decimal"),
+        ({"id": 1, "tags": [None]}, "tags[0]: expected str, got null; the schema says string not null"),
+        ({"id": 1, "at": "2026-07-31T09:30:00"}, "at: expected datetime with a timezone"),
+        ({"id": 1, "local": "2026-07-31T09:30:00Z"}, "local: expected datetime with no timezone"),
+        ({"id": 1, "ratio": "x"}, "ratio: expected a number, got str"),
+        ({"id": 1, "days": {"a": "2026-07-31"}}, "days: a key of the map does not match"),
+        ({"id": 1, "days": {"1": "2026"}}, "days[...]: invalid RFC3339 encoded date; the schema says date"),
+        ({"id": 1, "big": 2**64}, "big: expected int from 0 to 18446744073709551615"),
+        ({"id": 1, "small": 128}, "small: expected int <= 127; the schema says int8"),
+        ({"id": 1, "raw": "!"}, "raw: invalid base64"),
+        ({"id": 1, "part": "1.25"}, "part: expected a decimal"),
+        ({"id": 1, "deep": {"items": [{"n": -1}]}}, "deep.items[0].n: expected int from 0"),
+        ({"id": 1, "deep": {"items": [{"m": 1}]}}, "deep.items[0].m: the schema has no such field"),
+    ],
+)  # fmt: skip
+def test_a_mismatch_names_the_field_and_the_reason(value: object, problem: str) -> None:
+    found = codec_of(ALL).problem(json.dumps(value).encode())
+    assert found is not None
+    assert found.startswith(problem)
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"\xff", b"nul", b"[" * 100_000])
+def test_what_is_not_json_is_a_mismatch(value: bytes) -> None:
+    found = codec_of(ALL).problem(value)
+    assert found is not None
+
+
+def test_constraints_of_a_json_schema_are_checked() -> None:
+    codec = codec_of(parse_definition(json.dumps(JSON_SCHEMA)))
+    assert codec.problem(b'{"id": 1, "name": null, "kind": "FOOD"}') is None
+    assert codec.problem(b'{"id": 0, "name": null}') == "id: expected int >= 1; the schema says int64 not null"
+    assert "name: expected str of length <= 20" in str(codec.problem(b'{"id": 1, "name": "%s"}' % (b"x" * 21)))
+    assert "kind: invalid enum value 'x'" in str(codec.problem(b'{"id": 1, "name": "", "kind": "x"}'))
+
+
+class Line(msgspec.Struct):
+    n: int
+    hash: bytes
+
+
+class StructOrder(msgspec.Struct):
+    id: int
+    kind: str
+    price: decimal.Decimal | None
+    lines: list[Line]
+    at: datetime.datetime
+    tags: dict[str, str | None]
+
+
+@dataclasses.dataclass
+class DataOrder:
+    id: int
+    kind: str
+    price: decimal.Decimal | None
+    lines: list[Line]
+    at: datetime.datetime
+    tags: dict[str, str | None]
+
+
+class ModelOrder(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    id: int
+    kind: str
+    price: decimal.Decimal | None
+    lines: list[Line]
+    at: datetime.datetime
+    tags: dict[str, str | None]
+
+
+AT = datetime.datetime(2026, 7, 31, 9, 30, tzinfo=datetime.UTC)
+ORDER: dict[str, Any] = {
+    "id": 5,
+    "kind": "FOOD",
+    "price": decimal.Decimal("9.50"),
+    "lines": [Line(2, b"abcd")],
+    "at": AT,
+    "tags": {"a": None},
+}
+
+
+@pytest.mark.parametrize("value", [ORDER, StructOrder(**ORDER), DataOrder(**ORDER), ModelOrder(**ORDER)])
+def test_objects_are_written_as_avro(value: Any) -> None:
+    codec = codec_of(parse_definition(json.dumps(AVRO)))
+    written = codec.encode(value)
+    assert codec.problem(written) is None
+    found = codec.decode(written)
+    assert found == {**ORDER, "lines": [{"n": 2, "hash": b"abcd"}], "other": None}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"id": "x"}, "id: expected int, got str"),
+        ({"lines": [{"n": "x", "hash": "YWJjZA=="}]}, "lines[0].n: expected int, got str"),
+        ({"lines": [{"n": 1, "hash": "YWJj"}]}, "lines[0].hash: expected bytes of length >= 4"),
+        ({"price": "x"}, "price: expected a decimal as a string"),
+        ({"color": 1}, "color: the schema has no such field"),
+        ({"kind": "CAR"}, "kind: invalid enum value 'CAR'"),
+    ],
+)
+def test_an_object_that_is_no_avro_record_is_refused_with_the_path(change: dict[str, Any], problem: str) -> None:
+    codec = codec_of(parse_definition(json.dumps(AVRO)))
+    with pytest.raises(errors.SchemaMismatch) as raised:
+        codec.encode({**ORDER, **change})
+    assert raised.value.text.startswith(problem)
+
+
+def test_bytes_that_are_no_avro_record_are_a_mismatch() -> None:
+    codec = codec_of(parse_definition(json.dumps(AVRO)))
+    good = codec.encode(ORDER)
+    assert "1 bytes are left over" in str(codec.problem(good + b"x"))
+    for cut in range(len(good)):
+        assert codec.problem(good[:cut]) is not None
+
+
+def test_objects_and_bytes_are_checked_as_protobuf() -> None:
+    codec = codec_of(parse_definition(PROTO, message="Order"))
+    written = codec.encode({"id": 2**60, "lines": [{"name": "a", "price": 2}], "kind": "FOOD"})
+    assert codec.problem(written) is None
+    assert codec.decode(written) == {
+        "id": 2**60, "lines": [{"name": "a", "price": 2.0}], "kind": "FOOD", "counts": {},
+    }  # fmt: skip
+    assert codec.problem(b"\x98\x06\x01") == "field number 99: the schema has no such field"
+    assert "is not a Protobuf message 'shop.Order'" in str(codec.problem(b"\xff\xff"))
+    with pytest.raises(errors.SchemaMismatch, match=r"lines\[0\].nme: the schema has no such field"):
+        codec.encode({"lines": [{"nme": "x"}]})
+
+
+def test_a_batch_is_refused_with_the_index_of_the_message() -> None:
+    schema = Schema(parse_fields("id: int64 not null"))
+    values = [b'{"id": 1}', b'{"id": 2}', b'{"id": "3"}']
+    with pytest.raises(
+        errors.SchemaMismatch, match="message 12 for 'orders' does not match the schema: id: expected int"
+    ):
+        check_values(values, schema, "orders", 10)
+    check_payload(encode_batch(values[:2], None, None, None, 7), {7: schema}.get, "orders")
+    with pytest.raises(errors.SchemaMismatch, match="message 2 for 'orders'"):
+        check_payload(encode_batch(values, None, None, None, 7), {7: schema}.get, "orders")
+    with pytest.raises(errors.SchemaUnknown, match="has no version 7"):
+        check_payload(encode_batch(values, None, None, None, 7), {8: schema}.get, "orders")
