@@ -23,7 +23,7 @@ from oncemq.arrow.columns import FetchedBatches, record_batch
 from oncemq.protocol.batch import encode_batch
 from oncemq.protocol.replies import BatchHead
 from oncemq.spark.schema import NAMES, SPARK_TYPES
-from oncemq.spark.source.ranges import Range, split
+from oncemq.spark.source.ranges import Extent, Range, divide
 
 #: A record batch has about as many bytes as one of the source.
 _BATCH_BYTES = 2 * 1024 * 1024
@@ -39,7 +39,7 @@ class _Rows:
         self.per_trigger = int(options.get("perTrigger", "0"))
 
     def cut(self, first: int, stop: int) -> list[InputPartition]:
-        pieces = split([Range("orders", 1, first, stop)], self.parts)
+        pieces = divide(Range("orders", 1, first, stop), Extent(), self.parts)
         return [InputPartition((piece.start, piece.stop)) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -30,7 +30,7 @@ class OnceMQSource(DataSource):
         return "oncemq"
 
     def schema(self) -> str:
-        columns = source_options(self.options, is_stream=False).columns
+        columns = source_options(self.options, is_stream=None).columns
         return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import MutableMapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -85,6 +86,10 @@ class Faults:
 
 
 class FaultySource(OnceMQSource):
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._faults = options.pop("faults")
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -92,12 +97,12 @@ class FaultySource(OnceMQSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from tests.spark.faults.faulty_parts import FaultyReader
 
-        return FaultyReader(source_options(self.options, is_stream=True), Faults(self.options["faults"]))
+        return FaultyReader(source_options(self.options, is_stream=True), Faults(self._faults))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from tests.spark.faults.faulty_parts import FaultyWriter
 
-        return FaultyWriter(sink_options(self.options, is_stream=True), schema, Faults(self.options["faults"]))
+        return FaultyWriter(sink_options(self.options, is_stream=True), schema, Faults(self._faults))
 
 
 def register(spark: SparkSession) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from oncemq.spark.options import SinkOptions, SourceOptions
 from oncemq.spark.sink.task import task_identity
 from oncemq.spark.sink.writers import StreamWriter
-from oncemq.spark.source import ranges
+from oncemq.spark.source import planning
 from oncemq.spark.source.source import StreamReader
 from tests.spark.faults.faulty import (
     AFTER_ACK,
@@ -39,7 +39,7 @@ class FaultyReader(StreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._faults.meet(PLANNING)
-        with mock.patch.object(ranges, "ROWS_PER_TASK_MIN", ROWS_PER_TASK):
+        with mock.patch.object(planning, "TASK_ROWS_MIN", ROWS_PER_TASK):
             return super().partitions(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
         rows = spark.sql(self.sql, messages=self._messages(spark))
         writer = rows.writeStream.format(self.format).outputMode("append" if self.sql == PROJECTION else "complete")
         writer = writer.option("url", self.url).option("topic", self.target).option("timeout", "120")
-        writer = writer.option("faults", f"{self.folder}/faults").option("checkpointLocation", str(self.checkpoint))
+        writer = writer.options(**self._options).option("checkpointLocation", str(self.checkpoint))
         return (writer.trigger(availableNow=True) if self.ends else writer).start()
 
     def run(self, spark: SparkSession) -> None:
@@ -66,7 +66,11 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
         reader = spark.readStream.format(self.format).option("url", self.url).option("topic", self.source)
         reader = reader.option("subscription", SUBSCRIPTION).option("startingOffsets", "earliest")
         reader = reader.option("maxOffsetsPerTrigger", self.rows_max).option("partitions", PARTITIONS)
-        return reader.option("faults", f"{self.folder}/faults").option("timeout", "120").load()
+        return reader.options(**self._options).option("timeout", "120").load()
+
+    @property
+    def _options(self) -> dict[str, str]:
+        return {"faults": f"{self.folder}/faults"} if self.format == faulty.FORMAT else {}
 
     # The checkpoint.
 

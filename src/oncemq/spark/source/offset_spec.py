@@ -1,10 +1,14 @@
-"""Where a read starts or ends, as a user writes it: an offset, a time, `earliest` or `latest`."""
+"""Where a read starts or ends, as a user writes it: an offset, a time, `earliest` or `latest`.
+
+The forms of Spark's Kafka source are accepted, too: a topic has one partition there, `{"orders": {"0": 23}}`, and -1
+and -2 stand for `latest` and `earliest`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -12,12 +16,20 @@ from oncemq.protocol import errors
 
 EARLIEST = "earliest"
 LATEST = "latest"
+_KAFKA_NUMBERS = {-1: LATEST, -2: EARLIEST}
+#: The number of the only partition of a topic, as Spark's Kafka source writes it.
+_PARTITION = "0"
 
 
 class Timestamp(msgspec.Struct, frozen=True, gc=False):
-    """The first message that was stored at this time or later."""
+    """The first message that was stored at this time or later; the end of the topic if there is none."""
 
     time_ms: int
+    #: If there is no such message, that is an error.
+    is_required: bool = False
+
+    def __str__(self) -> str:
+        return datetime.fromtimestamp(self.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 #: An offset, a time, or one of the words EARLIEST and LATEST.
@@ -39,11 +51,27 @@ def parse_topic_offsets(text: str, option: str, default: str) -> TopicOffsets:
     text = text.strip() or default
     if not text.startswith("{"):
         return TopicOffsets(_parse_offset(text, option))
-    by_topic = parse_json(text, option)
-    assert isinstance(by_topic, dict)
-    return TopicOffsets(
-        default, {topic: _parse_offset(raw, f"{option} of '{topic}'") for topic, raw in by_topic.items()}
-    )
+    return TopicOffsets(default, _by_topic(text, option, _parse_offset))
+
+
+def parse_topic_times(text: str, option: str, *, is_required: bool) -> dict[str, OffsetSpec]:
+    """Parse a JSON object of times by topic. Raises SettingInvalid."""
+    return _by_topic(text, option, lambda raw, what: parse_time(raw, what, is_required=is_required))
+
+
+def parse_time(raw: object, what: str, *, is_required: bool) -> Timestamp:
+    """Parse milliseconds since 1970, or a time with a zone. Raises SettingInvalid."""
+    if isinstance(raw, str) and raw.strip().isdecimal():
+        raw = int(raw)
+    if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
+        return Timestamp(raw, is_required)
+    timestamp = _parse_timestamp(raw.strip()) if isinstance(raw, str) else None
+    if timestamp is None:
+        raise errors.SettingInvalid(
+            f"{what} must be a number of milliseconds since 1970, or a time with a zone (2026-01-01T00:00:00Z), "
+            f"not {raw!r}"
+        )
+    return Timestamp(timestamp.time_ms, is_required)
 
 
 def parse_json(text: str, option: str) -> object:
@@ -54,9 +82,31 @@ def parse_json(text: str, option: str) -> object:
         raise errors.SettingInvalid(f"'{option}' is not valid JSON: {error}") from None
 
 
-def _parse_offset(raw: object, what: str) -> OffsetSpec:
-    if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
+def _by_topic(text: str, option: str, parse: Callable[[object, str], OffsetSpec]) -> dict[str, OffsetSpec]:
+    by_topic = parse_json(text, option)
+    if not isinstance(by_topic, dict):
+        raise errors.SettingInvalid(f"'{option}' must be a JSON object by topic, not {text!r}")
+    return {
+        topic: parse(_of_partition(raw, topic, option), f"{option} of '{topic}'") for topic, raw in by_topic.items()
+    }
+
+
+def _of_partition(raw: object, topic: str, option: str) -> object:
+    if not isinstance(raw, dict):
         return raw
+    if list(raw) != [_PARTITION]:
+        raise errors.SettingInvalid(
+            f"'{option}': a topic has one partition, {_PARTITION}; topic '{topic}' is given {raw}"
+        )
+    return raw[_PARTITION]
+
+
+def _parse_offset(raw: object, what: str) -> OffsetSpec:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        if raw in _KAFKA_NUMBERS:
+            return _KAFKA_NUMBERS[raw]
+        if raw >= 0:
+            return raw
     if raw in (EARLIEST, LATEST):
         return str(raw)
     if isinstance(raw, str):

@@ -11,30 +11,23 @@ an error; it never returns other or fewer messages.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
-from oncemq.protocol.patterns import matches
 from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SourceOptions
 from oncemq.spark.source.fetch import fetch
-from oncemq.spark.source.offsets import Offsets, Position, lag, parse_offsets
-from oncemq.spark.source.ranges import Range, admit, split
+from oncemq.spark.source.offsets import Offsets, Position, parse_offsets
+from oncemq.spark.source.planning import Admission, lag_report, plan_tasks
+from oncemq.spark.source.ranges import Range
 from oncemq.spark.source.stream_subscription import StreamSubscription, stream_subscription
-from oncemq.spark.source.topic_offsets import (
-    TopicBounds,
-    existing_topics,
-    matching_topics,
-    resolve_offset,
-    topic_bounds,
-)
+from oncemq.spark.source.topic_offsets import TopicBounds, resolve_offset, selected_topics, topic_bounds
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +40,8 @@ class RangePartition(InputPartition):
         self.wanted = wanted
 
 
-def _partitions(ranges: Sequence[Range], options: SourceOptions) -> list[RangePartition]:
-    return [RangePartition(part) for part in split(ranges, options.partitions or os.cpu_count() or 1)]
+def _partitions(client: Client, ranges: Sequence[Range], options: SourceOptions) -> list[RangePartition]:
+    return [RangePartition(part) for part in plan_tasks(client, ranges, options.task_limits)]
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
@@ -66,11 +59,11 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         client = shared_client(options.url, options.timeout_s)
-        if options.pattern:
-            found = matching_topics(client, options.pattern)
-        else:
-            found = {topic: topic_bounds(client, topic) for topic in options.topics}
-        return _partitions([self._range(client, topic, bounds) for topic, bounds in found.items()], options)
+        selection = options.selection
+        found = {topic: topic_bounds(client, topic) for topic in selection.topics}
+        if not selection.topics:
+            found = selected_topics(client, selection)
+        return _partitions(client, [self._range(client, topic, bounds) for topic, bounds in found.items()], options)
 
     def _range(self, client: Client, topic: str, bounds: TopicBounds) -> Range:
         start = resolve_offset(client, topic, bounds, self._options.start.of(topic))
@@ -84,6 +77,7 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._admission = Admission(options.batch_limits)
         self._subscription: StreamSubscription | None = None
         #: With the trigger AvailableNow: where the topics ended when the query started.
         self._last: Mapping[str, TopicBounds] | None = None
@@ -92,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Only the options are pickled for the tasks."""
-        return {"_options": self._options, "_subscription": None, "_last": None, "_planned": None}
+        return {**self.__dict__, "_subscription": None, "_last": None, "_planned": None}
 
     # Called on the driver.
 
@@ -103,15 +97,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offsets(self._broker_id, positions, is_initial=True).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        options = self._options
         # A topic that does not exist yet has no messages for this run.
-        if options.pattern:
-            self._last = matching_topics(self._client, options.pattern)
-        else:
-            self._last = existing_topics(self._client, options.topics)
+        self._last = selected_topics(self._client, self._options.selection)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        return ReadMaxRows(self._options.rows_max) if self._options.rows_max else ReadAllAvailable()
+        return self._admission.default_limit()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         previous = parse_offsets(start)
@@ -126,9 +116,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if topic in bounds and bounds[topic].topic_id == last.topic_id
             }
         starts = {**{topic: subscription.add_topic(topic) for topic in bounds if topic not in known}, **known}
-        counts = {topic: max(0, bounds[topic].end - at.offset) for topic, at in starts.items() if topic in bounds}
-        if isinstance(limit, ReadMaxRows):
-            counts = admit(counts, limit.max_rows)
+        waiting = [
+            Range(topic, at.topic_id, at.offset, bounds[topic].end) for topic, at in starts.items() if topic in bounds
+        ]
+        counts = self._admission.admit(self._client, waiting, limit, may_wait=self._last is None)
         if not any(counts.values()):
             return start
         ends = {
@@ -142,14 +133,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planned.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The current ends of the topics, and the number of messages that are not planned yet."""
+        """The current ends of the topics, and what is not planned yet. Spark shows it in the query's progress."""
         if self._subscription is None:
             return None
-        ends = {name: Position(at.topic_id, at.end) for name, at in self._subscription.bounds().items()}
-        latest = Offsets(self._broker_id, ends)
-        report = latest.to_json()
+        bounds = self._subscription.bounds()
+        ends = {name: Position(at.topic_id, at.end) for name, at in bounds.items()}
+        report = Offsets(self._broker_id, ends).to_json()
+        report["source"] = f"{self._options.selection}, subscription {self._options.subscription}"
         if self._planned is not None:
-            report["lag"] = lag(self._planned, latest)
+            reached = self._planned.topics
+            unread = [
+                Range(name, at.topic_id, reached[name].offset if name in reached else at.first, at.end)
+                for name, at in bounds.items()
+            ]
+            report |= lag_report(self._client, unread)
         return report
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -162,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Range(topic, at.topic_id, _start_offset(topic, previous, planned), at.offset)
             for topic, at in planned.topics.items()
         ]
-        return _partitions(ranges, self._options)
+        return _partitions(self._client, ranges, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         committed = parse_offsets(end)
@@ -202,9 +199,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises TopicGone, OffsetOutOfRange."""
         found = {}
+        is_read = self._options.selection.matcher()
         for topic, at in start.topics.items():
             current = bounds.get(topic)
-            if not self._reads(topic):
+            if not is_read(topic):
                 # The topic was removed from the query.
                 _log.warning("subscription '%s' still keeps messages of '%s'", self._options.subscription, topic)
             elif current is not None and current.topic_id == at.topic_id:
@@ -218,10 +216,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "`on_loss: skip`, for an archive --on-loss skip)"
                 )
         return found
-
-    def _reads(self, topic: str) -> bool:
-        options = self._options
-        return matches(options.pattern.split("."), topic) if options.pattern else topic in options.topics
 
 
 def _start_offset(topic: str, previous: Offsets, planned: Offsets) -> int:

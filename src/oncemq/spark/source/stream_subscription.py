@@ -6,7 +6,7 @@ acked only when Spark reports that a micro-batch is complete and will not be req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from oncemq.client.internal import OwnedSubscription, internal_api
 from oncemq.client.sync import Client
@@ -19,19 +19,19 @@ from oncemq.spark.source.offsets import Position
 from oncemq.spark.source.topic_offsets import (
     TopicBounds,
     existing_topics,
-    matching_topics,
     resolve_offset,
+    selected_topics,
     topic_bounds,
 )
 
 
 class TopicsSubscription:
-    """A subscription of the same name on each of a fixed set of topics."""
+    """A subscription of the same name on each of a set of topics."""
 
-    def __init__(self, client: Client, options: SourceOptions) -> None:
+    def __init__(self, client: Client, options: SourceOptions, topics: Sequence[str]) -> None:
         self._client = client
         self._owner = _Owner(client, options.subscription)
-        self._topics = options.topics
+        self._topics = tuple(topics)
         self._start = options.start
         self._fails_on_loss = options.fail_on_loss
         self._owned: dict[str, OwnedSubscription] = {}
@@ -58,6 +58,14 @@ class TopicsSubscription:
                 # The topic was deleted, and perhaps created again. The reader reports or accepts that.
                 continue
             self._owned[topic] = self._owner.open(topic)
+
+    def extend(self, start: Mapping[str, Position]) -> None:
+        """Also own the subscriptions of these topics of a checkpoint."""
+        added = tuple(topic for topic in start if topic not in self._owned)
+        if added:
+            self._topics = added
+            self.resume(start)
+            self._topics = tuple(self._owned)
 
     def add_topic(self, topic: str) -> Position:
         """Start to read a topic that the checkpoint does not contain. Returns where reading starts."""
@@ -111,8 +119,9 @@ class PatternSubscription:
 
     def __init__(self, client: Client, options: SourceOptions) -> None:
         self._client = client
-        self._owner = _Owner(client, options.subscription, options.pattern)
-        self._pattern = options.pattern
+        self._owner = _Owner(client, options.subscription, options.selection.pattern)
+        self._selection = options.selection
+        self._pattern = options.selection.pattern
         self._start = str(options.start.default)
         self._owned: OwnedSubscription | None = None
 
@@ -144,7 +153,7 @@ class PatternSubscription:
 
     def bounds(self) -> dict[str, TopicBounds]:
         """The bounds of the topics that match now."""
-        return matching_topics(self._client, self._pattern)
+        return selected_topics(self._client, self._selection)
 
     def ack(self, end: Mapping[str, Position]) -> None:
         """Ack all messages below these offsets."""
@@ -158,12 +167,55 @@ class PatternSubscription:
         self._owned = self._owner.run(self._owned, send)
 
 
-StreamSubscription = TopicsSubscription | PatternSubscription
+class RegexSubscription:
+    """A subscription of the same name on each topic that matches a regular expression.
+
+    The broker knows patterns, not regular expressions. A topic that is created later is subscribed to when the driver
+    sees it, and starts at its first message that is stored then."""
+
+    def __init__(self, client: Client, options: SourceOptions) -> None:
+        self._client = client
+        self._options = options
+        self._subscription = TopicsSubscription(client, options, ())
+
+    def begin(self) -> dict[str, Position]:
+        """Create the subscriptions, or use those that exist, and own them. Returns their positions by topic."""
+        self._subscription = TopicsSubscription(self._client, self._options, tuple(self.bounds()))
+        return self._subscription.begin()
+
+    def resume(self, start: Mapping[str, Position]) -> None:
+        """Own the subscriptions for a checkpoint. One that was deleted is created again at the checkpoint's offset."""
+        self._subscription.extend(self._matching(start))
+
+    def add_topic(self, topic: str) -> Position:
+        """Start to read a topic that the checkpoint does not contain. Returns where reading starts."""
+        return self._subscription.add_topic(topic)
+
+    def bounds(self) -> dict[str, TopicBounds]:
+        """The bounds of the topics that match now."""
+        return selected_topics(self._client, self._options.selection)
+
+    def ack(self, end: Mapping[str, Position]) -> None:
+        """Ack all messages below these offsets."""
+        # A replayed micro-batch may contain topics that joined with it.
+        self._subscription.extend(self._matching(end))
+        self._subscription.ack(end)
+
+    def _matching(self, positions: Mapping[str, Position]) -> dict[str, Position]:
+        is_read = self._options.selection.matcher()
+        return {topic: position for topic, position in positions.items() if is_read(topic)}
+
+
+StreamSubscription = TopicsSubscription | PatternSubscription | RegexSubscription
 
 
 def stream_subscription(client: Client, options: SourceOptions) -> StreamSubscription:
     """Return the subscription that the options describe. It sends nothing to the broker yet."""
-    return PatternSubscription(client, options) if options.pattern else TopicsSubscription(client, options)
+    if options.selection.pattern:
+        return PatternSubscription(client, options)
+    if options.selection.regex:
+        return RegexSubscription(client, options)
+    return TopicsSubscription(client, options, options.selection.topics)
 
 
 class _Owner:

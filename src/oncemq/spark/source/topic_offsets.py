@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -10,9 +10,9 @@ from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_NEW, Find, Read
-from oncemq.protocol.patterns import matches
 from oncemq.protocol.replies import FindReply, GetReply
 from oncemq.spark.source.offset_spec import EARLIEST, LATEST, OffsetSpec, Timestamp
+from oncemq.spark.source.topic_selection import TopicSelection
 
 
 class TopicBounds(msgspec.Struct, frozen=True, gc=False):
@@ -40,14 +40,20 @@ def existing_topics(client: Client, topics: Iterable[str]) -> dict[str, TopicBou
     return found
 
 
-def matching_topics(client: Client, pattern: str) -> dict[str, TopicBounds]:
-    """The bounds of the topics that match a pattern now."""
-    levels = pattern.split(".")
+def matching_topics(client: Client, is_read: Callable[[str], object]) -> dict[str, TopicBounds]:
+    """The bounds of the topics that match now."""
     return {
         info.name: TopicBounds(info.topic_id, info.end_offset, info.first_offset)
         for info in client.topics()
-        if matches(levels, info.name)
+        if is_read(info.name)
     }
+
+
+def selected_topics(client: Client, selection: TopicSelection) -> dict[str, TopicBounds]:
+    """The bounds of those selected topics that exist."""
+    if selection.topics:
+        return existing_topics(client, selection.topics)
+    return matching_topics(client, selection.matcher())
 
 
 def resolve_offset(client: Client, topic: str, bounds: TopicBounds, spec: OffsetSpec) -> int:
@@ -61,6 +67,11 @@ def resolve_offset(client: Client, topic: str, bounds: TopicBounds, spec: Offset
         found = internal_api(client).ask(Find(topic, spec.time_ms), FindReply)
         if found.topic_id != bounds.topic_id:
             raise errors.TopicGone(f"topic '{topic}' was deleted and created again in the meantime")
+        if spec.is_required and found.offset >= bounds.end:
+            raise errors.OffsetOutOfRange(
+                f"topic '{topic}' has no message from {spec} on; startingOffsetsByTimestampStrategy=latest starts at "
+                "its end in that case"
+            )
         return found.offset
     assert isinstance(spec, int)
     if spec > bounds.end:

@@ -13,6 +13,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from oncemq.spark.option_names import STREAM_SINK
+from oncemq.spark.raw_options import RawOptions
 from oncemq.spark.targets.declarations import DeltaTarget
 from oncemq.spark.targets.delta.table import Table, last_batch, open_table
 from oncemq.spark.targets.files.disk import Disk, sync_names
@@ -45,6 +47,7 @@ class DeltaSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DeltaWriter:  # noqa: N802
         refuse_overwrite(overwrite)
+        RawOptions(self.options, ("path", "partitions"), sparks=STREAM_SINK)
         columns = decode_columns(self.options, "partitions")
         target = DeltaTarget(path=self.options["path"], partition_by=columns)
         return DeltaWriter(target, schema, checkpoint_of(self.options))

@@ -11,6 +11,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from oncemq.spark.option_names import STREAM_SINK
+from oncemq.spark.raw_options import RawOptions
 from oncemq.spark.targets.declarations import ParquetTarget
 from oncemq.spark.targets.files.commit_log import STAGED, CommitLog
 from oncemq.spark.targets.files.disk import Disk
@@ -38,6 +40,7 @@ class ParquetSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ParquetWriter:  # noqa: ARG002, N802
         refuse_overwrite(overwrite)
+        RawOptions(self.options, ("path", "partitions", "columns"), sparks=STREAM_SINK)
         target = ParquetTarget(path=self.options["path"], partition_by=decode_columns(self.options, "partitions"))
         return ParquetWriter(
             target, StructType.fromJson(json.loads(self.options["columns"])), checkpoint_of(self.options)

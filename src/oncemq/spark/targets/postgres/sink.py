@@ -16,6 +16,8 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from oncemq.protocol import errors
+from oncemq.spark.option_names import STREAM_SINK
+from oncemq.spark.raw_options import RawOptions
 from oncemq.spark.targets.declarations import PostgresTarget
 from oncemq.spark.targets.staging_writer import (
     StagedOutput,
@@ -41,6 +43,7 @@ class PostgresSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PostgresWriter:  # noqa: N802
         refuse_overwrite(overwrite)
+        RawOptions(self.options, ("url", "table", "json"), sparks=STREAM_SINK)
         target = PostgresTarget(url=self.options["url"], table=self.options["table"])
         return PostgresWriter(target, schema, decode_columns(self.options, "json"), checkpoint_of(self.options))
 
