@@ -40,7 +40,9 @@ def evolve_column(column: Any, field: Field, count: int, path: str = "") -> Any:
         found = _converted(column, field, path)
     if not field.nullable and found.null_count:
         if field.default is None:
-            raise errors.SchemaMismatch(f"column '{path}' has {found.null_count} nulls, which the schema does not allow")
+            raise errors.SchemaMismatch(
+                f"column '{path}' has {found.null_count} nulls, which the schema does not allow"
+            )
         found = found.fill_null(default_scalar(field))
     return found
 

@@ -84,7 +84,7 @@ def _conform_column(column: Any, field: Field, count: int, topic: str) -> Any:
 
 def _cast(column: Any, field: Field, wanted: Any, topic: str) -> Any:
     if pa.types.is_dictionary(column.type):
-        column = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type)
+        column = _without_dictionary(column)
     what = f"column '{field.name}' is {column.type}, and {type_text(field.type)} in the schema of '{topic}'"
     if not _fits(column.type, wanted):
         raise errors.SchemaMismatch(what)
@@ -92,6 +92,13 @@ def _cast(column: Any, field: Field, wanted: Any, topic: str) -> Any:
         return column.cast(wanted)
     except pa.ArrowException as error:
         raise errors.SchemaMismatch(f"{what}: {error}") from None
+
+
+def _without_dictionary(column: Any) -> Any:
+    kind = column.type.value_type
+    # Arrow does not take items of a view.
+    kind = pa.string() if pa.types.is_string_view(kind) else pa.binary() if pa.types.is_binary_view(kind) else kind
+    return pa.chunked_array([chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks], kind)
 
 
 def _fits(given: Any, wanted: Any) -> bool:
@@ -107,7 +114,9 @@ def _fits(given: Any, wanted: Any) -> bool:
             field.name in names and _fits(field.type, wanted.field(field.name).type) for field in given
         )
     if kinds.is_map(wanted):
-        return kinds.is_map(given) and _fits(given.key_type, wanted.key_type) and _fits(given.item_type, wanted.item_type)
+        return (
+            kinds.is_map(given) and _fits(given.key_type, wanted.key_type) and _fits(given.item_type, wanted.item_type)
+        )
     if kinds.is_list(wanted):
         return _is_list(given) and _fits(given.value_type, wanted.value_type)
     if kinds.is_timestamp(wanted):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from oncemq.protocol.schema import Decimal, Field, ListType, MapType, Scalar, StructType, Type
+from oncemq.protocol.schema import Decimal, Field, ListType, Scalar, StructType, Type
 from oncemq.protocol.schema.arrow import field_to_arrow, type_to_arrow
 
 #: Field and its index → what returns the field's value of an object, or None.
@@ -24,9 +24,19 @@ def object_columns(objects: Sequence[Any], fields: tuple[Field, ...], member: Me
     return [_member_column(objects, field, index, member) for index, field in enumerate(fields)]
 
 
+def value_column(values: Sequence[Any], field: Field, member: Member) -> Any:
+    """Return a column of the values of one field."""
+    return _column(values, field.type, member)
+
+
 def _member_column(objects: Sequence[Any], field: Field, index: int, member: Member) -> Any:
     get = member(field, index)
-    return _column([None if each is None else get(each) for each in objects], field.type, member)
+    try:
+        values = list(map(get, objects))
+    except (AttributeError, TypeError):
+        # There are nulls among them.
+        values = [None if each is None else get(each) for each in objects]
+    return _column(values, field.type, member)
 
 
 def _column(values: Sequence[Any], kind: Type, member: Member) -> Any:

@@ -1,5 +1,5 @@
-"""Stored batches of a topic as the columns of one version of its schema, whatever they are: typed batches, and plain ones
-with values in JSON, Avro or Protobuf, of this version or another."""
+"""Stored batches of a topic as the columns of one version of its schema, whatever they are: typed batches, and plain
+ones with values in JSON, Avro or Protobuf, of this version or another."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def read_typed(batches: Sequence[tuple[BatchHead, bytes]], schema: Schema, schem
     if all(reasons is None for _, reasons in parts):
         return TypedRows(_concatenated([evolve(columns, schema) for columns, _ in parts]), None)
     loose = loosened(schema)
-    reasons = [
-        pa.nulls(columns.num_rows, pa.string()) if reasons is None else reasons for columns, reasons in parts
-    ]
+    reasons = [pa.nulls(columns.num_rows, pa.string()) if reasons is None else reasons for columns, reasons in parts]
     return TypedRows(_concatenated([evolve(columns, loose) for columns, _ in parts]), pa.concat_arrays(reasons))
 
 

@@ -3,23 +3,23 @@ match its schema."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 import pyarrow as pa
 
 from oncemq.arrow.defaults import default_scalar, struct_member
-from oncemq.arrow.object_columns import Member, object_columns
+from oncemq.arrow.object_columns import Member, object_columns, value_column
 from oncemq.arrow.protobuf_objects import message_reader
 from oncemq.protocol import errors
-from oncemq.protocol.schema import Field, Schema, fingerprint
+from oncemq.protocol.schema import Field, Schema
 from oncemq.protocol.schema.arrow import to_arrow
 from oncemq.protocol.schema.definitions.protobuf import message_descriptor
-from oncemq.protocol.schema.values.codec import codec_of
-from oncemq.protocol.schema.values.json_types import dec_hook, struct_of
+from oncemq.protocol.schema.values.codec import Codec, codec_of
+from oncemq.protocol.schema.values.json_values import JsonCodec
 from oncemq.protocol.schema.values.protobuf_values import ProtobufCodec
 
 #: What a decoder raises for a value that it can't decode.
@@ -76,11 +76,12 @@ def _column_each(
     """Find the objects that can't be columns, field by field and row by row."""
     kept, found = list(objects), list(reasons or [None] * len(objects))
     for index, field in enumerate(schema.fields):
+        get = member(field, index)
         for row, each in enumerate(kept):
             if each is None:
                 continue
             try:
-                object_columns([each], (field,), lambda _, __, at=index: member(schema.fields[at], at))
+                value_column([get(each)], field, member)
             except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
                 kept[row], found[row] = None, f"{field.name}: {error}"
     return kept, found
@@ -94,24 +95,25 @@ def _fill(column: Any, field: Field) -> Any:
 
 
 def _decoder(schema: Schema) -> tuple[_Decode, Member]:
-    if schema.encoding == "json":
-        return _json_decoder(fingerprint(schema), schema), struct_member
-    if schema.encoding == "avro":
-        return codec_of(schema).decode, _dict_member
-    return _protobuf_decoder(fingerprint(schema), schema), _dict_member
-
-
-@functools.lru_cache(maxsize=256)
-def _json_decoder(_: str, schema: Schema) -> _Decode:
-    return msgspec.json.Decoder(struct_of("Value", schema.fields), dec_hook=dec_hook).decode
-
-
-@functools.lru_cache(maxsize=256)
-def _protobuf_decoder(_: str, schema: Schema) -> _Decode:
     codec = codec_of(schema)
-    assert isinstance(codec, ProtobufCodec)
-    read, parse = message_reader(message_descriptor(schema.descriptors, schema.message)), codec.parse
-    return lambda value: read(parse(value))
+    if isinstance(codec, JsonCodec):
+        return codec.parse, struct_member
+    if schema.encoding == "avro":
+        return codec.decode, _dict_member
+    return _protobuf_decoder(codec, schema), _dict_member
+
+
+#: By their codecs, which are kept for the whole process.
+_protobuf_decoders: WeakKeyDictionary[Codec, _Decode] = WeakKeyDictionary()
+
+
+def _protobuf_decoder(codec: Codec, schema: Schema) -> _Decode:
+    found = _protobuf_decoders.get(codec)
+    if found is None:
+        assert isinstance(codec, ProtobufCodec)
+        read, parse = message_reader(message_descriptor(schema.descriptors, schema.message)), codec.parse
+        found = _protobuf_decoders[codec] = lambda value: read(parse(value))
+    return found
 
 
 def _dict_member(field: Field, _: int) -> Callable[[Any], Any]:

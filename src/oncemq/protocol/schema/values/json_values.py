@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -28,12 +29,15 @@ class JsonCodec:
 
     def __init__(self, schema: Schema) -> None:
         self._fields = schema.fields
-        self._decode = msgspec.json.Decoder(struct_of("Value", schema.fields), dec_hook=dec_hook).decode
+        #: Decodes a value to a struct whose member i, `f<i>`, is field i. Raises a MsgspecError if it does not match.
+        self.parse: Callable[[bytes], msgspec.Struct] = msgspec.json.Decoder(
+            struct_of("Value", schema.fields), dec_hook=dec_hook
+        ).decode
 
     def problem(self, value: bytes) -> str | None:
         """Return why a value does not match: the path of the field and the reason."""
         try:
-            self._decode(value)
+            self.parse(value)
         except msgspec.ValidationError as error:
             return _explain(str(error), self._fields)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
