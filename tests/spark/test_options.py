@@ -88,7 +88,7 @@ def test_a_mistake_in_a_stream_is_explained(options: dict[str, str], text: str) 
         ({"topic": "a", "retain": "2h"}, False, "create=true"),
         ({"topic": "a", "create": "true", "retain": "long"}, False, "a duration"),
         ({"topic": "a", "creates": "true"}, False, "did you mean 'create'"),
-        ({"topic": "a", "checkpointLocation": "here"}, False, "no option 'checkpointlocation'"),
+        ({"topic": "a", "queryName": "q"}, False, "no option 'queryname'"),
         ({"topic": "a", "truncate": "false"}, True, "no option 'truncate'"),
         ({"topic": "a", "path": "a"}, True, "topics have no path"),
     ],

@@ -59,7 +59,7 @@ _SHARED = ("url", "timeout")
 #: Options that have no meaning for a batch read.
 _STREAM_ONLY = ("subscription", "checkpointLocation", *STREAM_LIMITS)
 SOURCE = (*_SHARED, *SELECTING, *_STREAM_ONLY, *STARTING, *ENDING, *BATCH_LIMITS, "failOnDataLoss", "columns")
-SINK = (*_SHARED, "topic", "create", "retain", "timestamps", "writeId", "writeNumber")
+SINK = (*_SHARED, "topic", "create", "retain", "timestamps", "writeId", "writeNumber", "checkpointLocation")
 
 
 def source_options(raw: Mapping[str, str], *, is_stream: bool | None) -> SourceOptions:
