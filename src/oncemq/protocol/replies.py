@@ -264,6 +264,10 @@ class SubscriptionInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     members: int = 0
     #: Number of messages lost to the quota of the topic.
     dropped: int = 0
+    #: It was moved by a seek since its owner opened it last.
+    sought: bool = False
+    #: All offsets below were acked or skipped by a seek; -1 = not reported. `acked` also counts expired messages.
+    confirmed: int = -1
 
     @property
     def lag(self) -> int:

@@ -333,8 +333,8 @@ def test_where_loss_is_accepted_a_deleted_topic_stops_neither_a_stream_nor_its_r
     client.delete_topic("us.orders")
     for driver in (reader, stream_reader(broker, **options)):
         assert rows_of(driver, driver.partitions(start, end)) == [("eu.orders", n, b"%d" % n) for n in range(5)]
-        driver.commit(end)
-        assert driver.latestOffset(end, ReadAllAvailable()) == end
+    driver.commit(end)
+    assert driver.latestOffset(end, ReadAllAvailable()) == end
     assert [topic.name for topic in client.topics()] == ["eu.orders"]
 
 

@@ -100,6 +100,8 @@ def _subscription_info(topic: Topic, entry: Subscription) -> replies.Subscriptio
         shared.leased if shared is not None else 0,
         len(shared.members) if shared is not None else 0,
         entry.dropped,
+        owner.sought_epoch > 0,
+        entry.acked,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from oncemq.protocol import errors
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +72,33 @@ class CheckpointFiles:
         except FileNotFoundError:
             return None
 
+    def query_id(self) -> str:
+        """The id of the query; "" if it is not known here."""
+        try:
+            if self._folder is None and self._location not in _unreadable:
+                self._remote = _find_remote(self._location)
+            raw = self.read("metadata") if self._folder is not None or self._remote is not None else None
+            return str(json.loads(raw)["id"]) if raw is not None else ""
+        except (OSError, ValueError, LookupError, TypeError):
+            return ""
+
+
+def refuse_lost_metadata(location: str) -> None:
+    """Refuse a checkpoint on this machine that has entries, but not the id of its query. Spark would give it a new id,
+    and targets would take a replayed micro-batch for a new one. Raises CheckpointBehind."""
+    folder = local_folder(location)
+    if folder is None or os.path.exists(os.path.join(folder, "metadata")):
+        return
+    try:
+        entries = [name for name in os.listdir(os.path.join(folder, "offsets")) if name.isdecimal()]
+    except FileNotFoundError:
+        return
+    if entries:
+        raise errors.CheckpointBehind(
+            f"the checkpoint {location} has lost its file 'metadata', which contains the id of its query. Restore that "
+            "file, or start with a new checkpoint"
+        )
+
 
 def _find_remote(location: str) -> tuple[Any, str] | None:
     """Arrow's file system for a URL and the path in it, if Arrow can read it with the credentials of this process."""
@@ -79,9 +109,16 @@ def _find_remote(location: str) -> tuple[Any, str] | None:
     if scheme not in _ARROW_SCHEMES or not separator:
         return None
     try:
-        filesystem, root = fs.FileSystem.from_uri(f"{_ARROW_SCHEMES[scheme]}://{rest}")
+        filesystem, root = _from_uri(f"{_ARROW_SCHEMES[scheme]}://{rest}")
         found = filesystem.get_file_info(root)
     except (OSError, pa.ArrowException, ValueError) as error:
         _log.info("Arrow can't read %s: %s", location, error)
         return None
     return None if found.type == fs.FileType.NotFound else (filesystem, root)
+
+
+def _from_uri(uri: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    filesystem, path = fs.FileSystem.from_uri(uri)
+    return filesystem, path

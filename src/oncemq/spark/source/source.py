@@ -20,13 +20,16 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
+from oncemq.protocol.replies import SubscriptionInfo
+from oncemq.spark.checkpoint.durability import sync_checkpoint
 from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SourceOptions
 from oncemq.spark.source.fetch import fetch
 from oncemq.spark.source.offsets import Offsets, Position, parse_offsets
+from oncemq.spark.source.plan_record import PlanRecord
 from oncemq.spark.source.planning import Admission, lag_report, plan_tasks
 from oncemq.spark.source.ranges import Range
-from oncemq.spark.source.stream_subscription import StreamSubscription, stream_subscription
+from oncemq.spark.source.stream_subscription import StreamSubscription, refuse_behind, stream_subscription
 from oncemq.spark.source.topic_offsets import TopicBounds, resolve_offset, selected_topics, topic_bounds
 
 _log = logging.getLogger(__name__)
@@ -83,17 +86,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: Mapping[str, TopicBounds] | None = None
         #: The end of the micro-batch that was planned last.
         self._planned: Offsets | None = None
+        self._record: PlanRecord | None = None
+        #: The subscriptions that existed when the query began, by topic.
+        self._begun: Mapping[str, SubscriptionInfo] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Only the options are pickled for the tasks."""
-        return {**self.__dict__, "_subscription": None, "_last": None, "_planned": None}
+        return {**self.__dict__, "_subscription": None, "_last": None, "_planned": None, "_record": None, "_begun": {}}
 
     # Called on the driver.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         subscription = self._subscription or stream_subscription(self._client, self._options)
+        if self._subscription is None:
+            self._begun = subscription.infos()
         positions = subscription.begin()
         self._subscription = subscription
+        self._record = self._load_record()
         return Offsets(self._broker_id, positions, is_initial=True).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -108,6 +117,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         subscription = self._resume(previous)
         bounds: Mapping[str, TopicBounds] = subscription.bounds()
         known = self._known_positions(previous, bounds)
+        repeated = self._recorded_end(start, bounds)
+        if repeated is not None:
+            self._planned = parse_offsets(repeated)
+            return repeated
         if self._last is not None:
             # Without topics that were deleted or created again since the query started.
             bounds = {
@@ -154,7 +167,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if previous.topics == planned.topics and previous.is_initial == planned.is_initial:
             # Spark may run a micro-batch without new messages, for its state. Start and end are the same then.
             return []
-        self._known_positions(previous, self._resume(previous).bounds())
+        subscription = self._resume(previous)
+        self._known_positions(previous, subscription.bounds())
+        if previous.is_initial:
+            begun = {topic: Position(planned.topics[topic].topic_id, at) for topic, at in planned.starts.items()}
+            refuse_behind(self._begun, begun)
+        if self._record is not None:
+            self._record.store(start, end, subscription.ensure_owner)
         ranges = [
             Range(topic, at.topic_id, _start_offset(topic, previous, planned), at.offset)
             for topic, at in planned.topics.items()
@@ -163,7 +182,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         committed = parse_offsets(end)
-        self._resume(committed).ack(committed.topics)
+        subscription = self._resume(committed, is_commit=True)
+        # The broker may delete acked messages, so a power failure must not take back what Spark knows of them.
+        sync_checkpoint(self._options.checkpoint)
+        subscription.ack(committed.topics)
 
     # Called in a task.
 
@@ -180,8 +202,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _broker_id(self) -> str:
         return internal_api(self._client).broker_id
 
-    def _resume(self, start: Offsets) -> StreamSubscription:
-        """The subscription; the first call of a process takes ownership of it for the checkpoint."""
+    def _resume(self, start: Offsets, *, is_commit: bool = False) -> StreamSubscription:
+        """The subscription; the first call of a process takes ownership of it for the checkpoint.
+
+        Raises CheckpointBehind, except for a commit, which may be repeated."""
         if start.broker != self._broker_id:
             raise errors.TopicGone(
                 f"the checkpoint was written with broker {start.broker}, but this is broker {self._broker_id}, where "
@@ -189,10 +213,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if self._subscription is None:
             subscription = stream_subscription(self._client, self._options)
-            self._known_positions(start, subscription.bounds())
+            known = self._known_positions(start, subscription.bounds())
+            if not is_commit:
+                refuse_behind(subscription.infos(known), known)
             subscription.resume(start.topics)
             self._subscription = subscription
+            self._record = self._load_record()
+            if not (is_commit or start.is_initial):
+                self._record.refuse_other_query()
         return self._subscription
+
+    def _load_record(self) -> PlanRecord:
+        options = self._options
+        selection = options.selection
+        topics = [selection.pattern, selection.regex, sorted(selection.topics)]
+        return PlanRecord(self._client, options.subscription, topics, options.checkpoint)
+
+    def _recorded_end(self, start: dict[str, Any], bounds: Mapping[str, TopicBounds]) -> dict[str, Any] | None:
+        """Where the micro-batch that starts here ended before the checkpoint lost it, if its topics still exist."""
+        end = self._record.end_after(start) if self._record is not None else None
+        if end is None:
+            return None
+        is_read = self._options.selection.matcher()
+        exist = (
+            is_read(topic)
+            and topic in bounds
+            and bounds[topic].topic_id == at.topic_id
+            and at.offset <= bounds[topic].end
+            for topic, at in parse_offsets(end).topics.items()
+        )
+        return end if all(exist) else None
 
     def _known_positions(self, start: Offsets, bounds: Mapping[str, TopicBounds]) -> dict[str, Position]:
         """The checkpoint's positions on those topics that this query reads and that were not deleted since.

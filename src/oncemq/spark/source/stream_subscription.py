@@ -6,13 +6,13 @@ acked only when Spark reports that a micro-batch is complete and will not be req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from oncemq.client.internal import OwnedSubscription, internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Ack, GetAny, Open, Subscribe
-from oncemq.protocol.replies import AckReply, GetAnyReply, OpenReply, SubscribeReply
+from oncemq.protocol.replies import AckReply, GetAnyReply, OpenReply, SubscribeReply, SubscriptionInfo
 from oncemq.spark.options import SourceOptions
 from oncemq.spark.source.offset_spec import EARLIEST, LATEST
 from oncemq.spark.source.offsets import Position
@@ -79,6 +79,16 @@ class TopicsSubscription:
         """The bounds of those of its topics that exist."""
         return existing_topics(self._client, self._topics)
 
+    def infos(self, topics: Iterable[str] | None = None) -> dict[str, SubscriptionInfo]:
+        """The subscriptions that exist on these topics, or on all of its topics."""
+        wanted = self._topics if topics is None else topics
+        return {topic: info for topic in wanted if (info := self._owner.info(topic)) is not None}
+
+    def ensure_owner(self) -> None:
+        """Raises SubscriptionFenced if another query owns a subscription."""
+        for topic, position in self._owned.items():
+            self._ack_topic(topic, Position(position.topic_id, 0))
+
     def ack(self, end: Mapping[str, Position]) -> None:
         """Ack all messages below these offsets."""
         for topic, position in end.items():
@@ -98,11 +108,7 @@ class TopicsSubscription:
                 raise
 
     def _is_subscribed(self, topic: str) -> bool:
-        try:
-            self._owner.acked(topic)
-        except (errors.NotSubscribed, errors.TopicUnknown):
-            return False
-        return True
+        return self._owner.info(topic) is not None
 
     def _subscribe(self, topic: str) -> None:
         if self._is_subscribed(topic):
@@ -155,6 +161,15 @@ class PatternSubscription:
         """The bounds of the topics that match now."""
         return selected_topics(self._client, self._selection)
 
+    def infos(self, topics: Iterable[str] | None = None) -> dict[str, SubscriptionInfo]:
+        """The parts of the subscription on these topics, or on all of its topics, if it exists."""
+        found = {info.topic: info for info in self._owner.infos()}
+        return found if topics is None else {topic: found[topic] for topic in topics if topic in found}
+
+    def ensure_owner(self) -> None:
+        """Raises SubscriptionFenced if another query owns the subscription."""
+        self.ack({})
+
     def ack(self, end: Mapping[str, Position]) -> None:
         """Ack all messages below these offsets."""
         acks = tuple((position.topic_id, position.offset) for position in end.values())
@@ -195,6 +210,14 @@ class RegexSubscription:
         """The bounds of the topics that match now."""
         return selected_topics(self._client, self._options.selection)
 
+    def infos(self, topics: Iterable[str] | None = None) -> dict[str, SubscriptionInfo]:
+        """The subscriptions that exist on these topics, or on all of its topics."""
+        return self._subscription.infos(self.bounds() if topics is None else topics)
+
+    def ensure_owner(self) -> None:
+        """Raises SubscriptionFenced if another query owns a subscription."""
+        self._subscription.ensure_owner()
+
     def ack(self, end: Mapping[str, Position]) -> None:
         """Ack all messages below these offsets."""
         # A replayed micro-batch may contain topics that joined with it.
@@ -216,6 +239,23 @@ def stream_subscription(client: Client, options: SourceOptions) -> StreamSubscri
     if options.selection.regex:
         return RegexSubscription(client, options)
     return TopicsSubscription(client, options, options.selection.topics)
+
+
+def refuse_behind(infos: Mapping[str, SubscriptionInfo], starts: Mapping[str, Position]) -> None:
+    """Refuse a checkpoint that resumes before what it has acked: it has lost entries, or is an older copy. Its targets
+    have more batches than it knows, and the broker may have deleted acked messages. Raises CheckpointBehind."""
+    for topic, start in starts.items():
+        info, at = infos.get(topic), start.offset
+        # A seek and the quota of a topic also move a subscription. The query continues at its checkpoint then, and the
+        # reader reports or accepts messages that are missing.
+        if info is not None and info.confirmed > at and not (info.sought or info.dropped):
+            raise errors.CheckpointBehind(
+                f"the checkpoint is at offset {at} of topic '{topic}', but the subscription '{info.subscriber}' is at "
+                f"{info.confirmed}: the checkpoint has lost its last entries, or is an older copy. Restore the newest "
+                f"copy of it; or start with a new checkpoint, which continues at {info.confirmed} and may repeat one "
+                "micro-batch; or, if the targets lack what follows, move the subscription back: "
+                f"oncemq seek '{topic}' {info.subscriber} {at}"
+            )
 
 
 class _Owner:
@@ -253,16 +293,27 @@ class _Owner:
             ) from None
         return owned
 
-    def acked(self, topic: str) -> int:
-        """The offset up to which a topic is acked. Raises NotSubscribed, TopicUnknown."""
-        for info in self._client.subscriptions(topic):
-            if info.subscriber == self.subscriber and info.pattern == self._pattern:
-                return info.acked
-        raise errors.NotSubscribed(f"'{self.subscriber}' is no longer subscribed to '{topic}'")
+    def infos(self, topic: str | None = None) -> list[SubscriptionInfo]:
+        """The subscriptions of this subscriber on one topic, or on all. Raises TopicUnknown."""
+        return [
+            info
+            for info in self._client.subscriptions(topic)
+            if info.subscriber == self.subscriber and info.pattern == self._pattern
+        ]
+
+    def info(self, topic: str) -> SubscriptionInfo | None:
+        """The subscription on a topic, if both exist."""
+        try:
+            return next(iter(self.infos(topic)), None)
+        except errors.TopicUnknown:
+            return None
 
     def position(self, topic: str) -> Position:
         """The offset at which reading a topic starts. Raises NotSubscribed, TopicUnknown."""
-        acked = self.acked(topic)
+        found = self.infos(topic)
+        if not found:
+            raise errors.NotSubscribed(f"'{self.subscriber}' is no longer subscribed to '{topic}'")
+        acked = found[0].acked
         bounds = topic_bounds(self._client, topic)
         # Messages before the first stored one have expired and can't be read.
         return Position(bounds.topic_id, min(max(acked, bounds.first), bounds.end))

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from oncemq.spark.checkpoint.location import refuse_lost_metadata
 from oncemq.spark.session import activate
 from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
 
@@ -38,9 +39,11 @@ def start(
 
     `trigger` holds the arguments of `DataStreamWriter.trigger`, `name` is the name of the query ("" = none), `url` is
     the URL of the broker, `output` is Spark's output mode, and `timeout` is how long the broker may be unreachable.
-    Raises SettingInvalid for problems of the target that can be detected before the start.
+    Raises SettingInvalid for problems of the target that can be detected before the start, and CheckpointBehind for a
+    checkpoint that has lost the id of its query.
     """
     activate(stream.sparkSession)
+    refuse_lost_metadata(checkpoint)
     writer = _writer(stream, target, {"url": url, "timeout": timeout}, output)
     writer = writer.option("checkpointLocation", checkpoint).trigger(**trigger).outputMode(output)
     return (writer.queryName(name) if name else writer).start()

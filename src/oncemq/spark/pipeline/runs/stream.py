@@ -68,6 +68,7 @@ def source_options(pipeline: Pipeline, view: str, url: str) -> dict[str, str]:
         "subscription": pipeline.subscription_of(view),
         "startingOffsets": _starting(source),
         "columns": ",".join(source_columns(each.value, source.columns)),
+        "checkpointLocation": pipeline.checkpoint,
         "failOnDataLoss": str(source.on_loss == "fail").lower(),
         "timeout": call_timeout(pipeline),
     }
