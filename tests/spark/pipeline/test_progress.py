@@ -77,7 +77,15 @@ def test_programs_get_an_object_for_each_batch_and_for_the_end() -> None:
     reporter.batch(batch(0, lag=None))
     reporter.end(SUMMARY)
     assert [json.loads(line) for line in lines] == [
-        {"event": "batch", "number": 0, "rows": 1000, "rows_per_s": 2000.0, "lag": None, "duration_ms": 500},
+        {
+            "event": "batch",
+            "number": 0,
+            "rows": 1000,
+            "rows_per_s": 2000.0,
+            "lag": None,
+            "duration_ms": 500,
+            "dead_letters": 0,
+        },
         {
             "event": "end",
             "name": "totals",
@@ -86,6 +94,7 @@ def test_programs_get_an_object_for_each_batch_and_for_the_end() -> None:
             "duration_s": 3.25,
             "lag": 7,
             "is_stopped": True,
+            "dead_letters": 0,
         },
     ]
 

@@ -22,8 +22,8 @@ SAID = {
     "a value that is malformed": (
         "[USER_RAISED_EXCEPTION] topic 't', offset 5: the value is not JSON of the schema: x SQLSTATE: P0001",
         errors.PipelineFailed,
-        "topic 't', offset 5: the value is not JSON of the schema: x; `malformed: drop` drops such values, "
-        "`malformed: keep` makes rows of nulls",
+        "topic 't', offset 5: the value is not JSON of the schema: x; `on_error: dead_letter` moves such "
+        "messages to a dead-letter topic, `on_error: drop` drops them",
     ),
     "what a query raises itself": (
         "[USER_RAISED_EXCEPTION] too many orders SQLSTATE: P0001",

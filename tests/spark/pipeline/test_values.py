@@ -109,8 +109,9 @@ def test_what_is_malformed_stops_the_pipeline_and_is_named(spark: SparkSession) 
     error = explain(caught.value)
     assert type(error) is PipelineFailed
     assert error.text == (
-        'topic \'orders\', offset 1: the value is not JSON of the schema: {"id": "many"}; '
-        "`malformed: drop` drops such values, `malformed: keep` makes rows of nulls"
+        "topic 'orders', offset 1: the value is not JSON of the schema: column 'id' is no bigint: "
+        '{"id": "many"}; `on_error: dead_letter` moves such messages to a dead-letter topic, `on_error: drop` drops '
+        "them"
     )
 
 

@@ -47,13 +47,18 @@ def record_batches(numbers: Iterable[int], rows_per_batch: int = 3) -> Iterator[
         yield pa.record_batch({"number": pa.array(part, pa.int64()), "text": [f"text {each}" for each in part]})
 
 
+def identity_of(batch: int, partition: int, query: str = QUERY) -> TaskIdentity:
+    """Of an attempt of a task."""
+    return TaskIdentity(query_id=query, batch_id=batch, partition=partition, attempt=f"{next(_attempts):032x}")
+
+
 def write(
     writer: StagingWriter, batches: Iterable[Any], *, batch: int, partition: int = 0, query: str = QUERY
 ) -> Message:
     """One attempt of one task; the writer is pickled on its way to the worker, and so is its message back."""
-    attempt = f"{next(_attempts):032x}"
+    identity = identity_of(batch, partition, query)
     task: StagingWriter = pickle.loads(pickle.dumps(writer))
-    task.identify = lambda: TaskIdentity(query_id=query, batch_id=batch, partition=partition, attempt=attempt)
+    task.identify = lambda: identity
     message: Message = pickle.loads(pickle.dumps(task.write(iter(batches))))
     return message
 

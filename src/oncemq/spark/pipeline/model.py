@@ -78,6 +78,15 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     #: What happens to a value that can't be parsed: the pipeline fails, the value is dropped, or it becomes a row of
     #: nulls with the text of the value in the column `malformed`.
     malformed: Literal["fail", "drop", "keep"] = "fail"
+    #: The same for a value that can't be parsed, or goes to the dead-letter topic; "" = `malformed` says it.
+    on_error: Literal["", "fail", "dead_letter", "drop"] = ""
+    #: The dead-letter topic. "" = the pipeline's name with `.dead`.
+    dead_letter: str = ""
+
+    @property
+    def policy(self) -> Literal["fail", "drop", "keep", "dead_letter"]:
+        """What happens to a value that can't be parsed."""
+        return self.on_error or self.malformed
 
 
 class Watermark(msgspec.Struct, frozen=True, kw_only=True):

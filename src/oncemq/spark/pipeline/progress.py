@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from oncemq.spark.source import offsets
+from oncemq.spark.targets.declarations import OBSERVED_DEAD
 
 #: The beginning of the names of the Spark metrics that count the rows which were read; the name of the view follows.
 OBSERVED = "oncemq_messages_"
@@ -29,6 +30,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     #: The number of messages that were stored and not yet read when it ended; None = not known.
     lag: int | None
     duration_ms: int
+    #: The number of messages that went to a dead-letter topic.
+    dead_letters: int = 0
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +44,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     lag: int | None
     #: It was stopped before it was complete.
     is_stopped: bool = False
+    #: The number of messages that went to a dead-letter topic.
+    dead_letters: int = 0
 
 
 class Reporter(Protocol):
@@ -154,7 +159,12 @@ class BarReporter:
 def batch_text(batch: Batch) -> str:
     lag = "" if batch.lag is None else f", {batch.lag:,} left"
     rows = f"{batch.rows:,} row" + ("" if batch.rows == 1 else "s")
-    return f"{rows} in {batch.duration_ms / 1000:.1f} s ({batch.rows_per_s:,.0f} rows/s){lag}"
+    return f"{rows} in {batch.duration_ms / 1000:.1f} s ({batch.rows_per_s:,.0f} rows/s){_dead_text(batch)}{lag}"
+
+
+def _dead_text(counted: Batch | Summary) -> str:
+    count = counted.dead_letters
+    return f", {count:,} dead letter{'' if count == 1 else 's'}" if count else ""
 
 
 def summary_text(summary: Summary) -> str:
@@ -166,7 +176,7 @@ def summary_text(summary: Summary) -> str:
     rows = f"{summary.rows:,} row" + ("" if summary.rows == 1 else "s")
     batches = f"{summary.batches:,} batch" + ("" if summary.batches == 1 else "es")
     lag = f" {summary.lag:,} messages are left." if summary.lag else ""
-    return f"{summary.name} {how}: {rows} in {batches}, {summary.duration_s:.1f} s.{lag}"
+    return f"{summary.name} {how}: {rows} in {batches}{_dead_text(summary)}, {summary.duration_s:.1f} s.{lag}"
 
 
 def parse_progress(progress: Mapping[str, Any]) -> Batch:
@@ -180,6 +190,7 @@ def parse_progress(progress: Mapping[str, Any]) -> Batch:
         rows_per_s=round(rows * 1000 / duration_ms, 1) if duration_ms else 0.0,
         lag=_lag(progress.get("sources") or []),
         duration_ms=duration_ms,
+        dead_letters=int((observed.get(OBSERVED_DEAD) or {}).get("rows") or 0),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from oncemq.spark.pipeline.dead_letters import keep_dead_letters, refuse_changed_sources
 from oncemq.spark.pipeline.model import Pipeline
 from oncemq.spark.pipeline.pipeline_file import ensure_valid
 from oncemq.spark.pipeline.progress import Reporter, SilentReporter, Summary
@@ -19,7 +20,7 @@ from oncemq.spark.pipeline.runs.acks import ack_last
 from oncemq.spark.pipeline.runs.broker_wait import AWAY, BrokerWait
 from oncemq.spark.pipeline.runs.checkpoint_lock import locked
 from oncemq.spark.pipeline.runs.handle import RunningPipeline
-from oncemq.spark.pipeline.runs.stream import build_stream, call_timeout, call_timeout_s
+from oncemq.spark.pipeline.runs.stream import build_streams, call_timeout, call_timeout_s
 from oncemq.spark.pipeline.runs.topics import require_topics
 from oncemq.spark.pipeline.runs.watcher import ProgressWatcher
 
@@ -198,9 +199,13 @@ class _Run:
         from oncemq.spark.targets import start as sinks
 
         pipeline = self._pipeline
+        refuse_changed_sources(pipeline)
+        keep_dead_letters(pipeline, self._url)
+        streams = build_streams(self._session, pipeline, self._url, self._folder)
         return sinks.start(
-            build_stream(self._session, pipeline, self._url, self._folder),
+            streams.rows,
             pipeline.target,
+            dead=streams.dead,
             checkpoint=pipeline.checkpoint,
             trigger=pipeline.trigger.options,
             name=pipeline.name,

@@ -2,7 +2,7 @@
 
     name: order-totals
     source: {topic | topics | pattern, subscription, start, max_per_trigger, partitions, on_loss, columns, create}
-    value: {format, schema, delimiter, malformed}
+    value: {format, schema, delimiter, malformed | on_error, dead_letter}
     watermark: {column, delay}
     sources: {NAME: {the keys of source, value, watermark}, …}    instead of source, value and watermark
     tables: {NAME: {parquet | csv, schema | delta | topic, value, columns}, …}
@@ -200,6 +200,8 @@ def _read_value(reader: NodeReader, node: Node, path: Path) -> Value | None:
         "schema": None if is_mapping else str,
         "delimiter": str,
         "malformed": Literal["fail", "drop", "keep"],
+        "on_error": Literal["fail", "dead_letter", "drop"],
+        "dead_letter": str,
     }
     found = reader.fields(node, types, path, required=("format",))
     if found is None or "format" not in found:

@@ -46,6 +46,7 @@ _ADVICE = {
     "CAST_INVALID_INPUT": "use try_cast for values that may be invalid",
     "DIVIDE_BY_ZERO": "use try_divide, or filter such rows out",
 }
+_VALUE_ADVICE = "`on_error: dead_letter` moves such messages to a dead-letter topic, `on_error: drop` drops them"
 _NO_WATERMARK = "Append output mode not supported when there are streaming aggregations"
 
 
@@ -59,7 +60,7 @@ def explain(error: PySparkException, locate_sql: SqlLocator | None = None, sql: 
     raised = _RAISED.search(whole)
     if raised is not None:
         is_value = ": the value is not" in raised[1]
-        advice = "; `malformed: drop` drops such values, `malformed: keep` makes rows of nulls" if is_value else ""
+        advice = f"; {_VALUE_ADVICE}" if is_value else ""
         return errors.PipelineFailed(raised[1].strip() + advice)
     return _explain_condition(error, whole, locate_sql, sql)
 

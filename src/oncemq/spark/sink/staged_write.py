@@ -72,7 +72,7 @@ class StagedWrite:
     ) -> StagedRows:
         """Stage the rows of a task. `writer` is the name under which the broker remembers the commit. `digests` says
         whether the commit needs the digest of the rows."""
-        task = _TaskAttempt(self, self._options, identity, writer, batch_id, RowDigest() if digests else None)
+        task = self.begin(identity, writer, batch_id, digests=digests)
         try:
             # If the batch was published before, the remaining rows are read nevertheless: the digest needs them, and
             # stateful operators complete their work only when all rows were read.
@@ -86,6 +86,10 @@ class StagedWrite:
         except BaseException:
             task.abort()
             raise
+
+    def begin(self, identity: TaskIdentity, writer: str, batch_id: int, *, digests: bool = False) -> TaskAttempt:
+        """Begin to stage the rows of a task. The arguments are those of `stage`. The caller ends it."""
+        return TaskAttempt(self, self._options, identity, writer, batch_id, RowDigest() if digests else None)
 
     def publish(self, messages: Sequence[StagedRows], writer: str, batch_id: int, content: bytes) -> bool:
         """Publish the rows of a batch, in the order of its partitions. Returns False if it was published before.
@@ -107,7 +111,7 @@ class StagedWrite:
             self.client.abort(stages)
 
 
-class _TaskAttempt:
+class TaskAttempt:
     """One attempt of one task: a stage for each topic that its rows name."""
 
     def __init__(

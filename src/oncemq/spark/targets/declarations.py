@@ -9,6 +9,8 @@ import msgspec
 #: What happens if the rows have a column that the target does not have: it is added, or the rows are refused.
 #: "" = added if the topic has a schema, else refused.
 Evolve = Literal["", "add", "none"]
+#: The name of the Spark metric that counts the dead letters of a micro-batch.
+OBSERVED_DEAD = "oncemq_dead_letters"
 
 
 class TopicTarget(msgspec.Struct, frozen=True, kw_only=True):

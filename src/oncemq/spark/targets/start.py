@@ -33,32 +33,52 @@ def start(
     url: str,
     output: str = "append",
     timeout: str = "30s",
+    dead: DataFrame | None = None,
 ) -> StreamingQuery:
     """Start a query that writes the stream's rows to the target, and continues where its checkpoint ends. It can be
     called in any thread.
 
     `trigger` holds the arguments of `DataStreamWriter.trigger`, `name` is the name of the query ("" = none), `url` is
     the URL of the broker, `output` is Spark's output mode, and `timeout` is how long the broker may be unreachable.
+    `dead` has the dead letters of the stream, as messages with their topics, which are written in the same batches.
     Raises SettingInvalid for problems of the target that can be detected before the start, and CheckpointBehind for a
     checkpoint that has lost the id of its query.
     """
     activate(stream.sparkSession)
     refuse_lost_metadata(checkpoint)
-    writer = _writer(stream, target, {"url": url, "timeout": timeout}, output)
+    broker = {"url": url, "timeout": timeout}
+    writer = _writer(stream, target, broker, output) if dead is None else _both(stream, dead, target, broker)
     writer = writer.option("checkpointLocation", checkpoint).trigger(**trigger).outputMode(output)
     return (writer.queryName(name) if name else writer).start()
 
 
 def _writer(stream: DataFrame, target: Target, broker: Mapping[str, str], output: str) -> DataStreamWriter:
     if isinstance(target, TopicTarget):
-        options = {**broker, "create": str(target.create).lower()}
-        options |= {"topic": target.topic} if target.topic else {}
+        options = _topic_options(target, broker)
         if output == "update":
             return stream.writeStream.foreachBatch(_upsert(options))
         return stream.writeStream.format("oncemq").options(**options)
     if isinstance(target, ConsoleTarget):
         return stream.writeStream.format("console").options(numRows=target.rows, truncate=False)
-    return _staging_writer(stream, target)
+    return _write_with(*_staging_sink(stream, target))
+
+
+def _topic_options(target: TopicTarget, broker: Mapping[str, str]) -> dict[str, str]:
+    options = {**broker, "create": str(target.create).lower()}
+    return options | ({"topic": target.topic} if target.topic else {})
+
+
+def _both(stream: DataFrame, dead: DataFrame, target: Target, broker: Mapping[str, str]) -> DataStreamWriter:
+    """Write to the target, and the dead letters to their topics."""
+    from oncemq.spark.targets.dead_letters import DeadLetterSink, dead_letter_options, with_dead_letters
+
+    assert not isinstance(target, ConsoleTarget), "checks/errors.py refuses it"
+    if isinstance(target, TopicTarget):
+        rows, name, options = stream, "oncemq", _topic_options(target, broker)
+    else:
+        rows, sink, options = _staging_sink(stream, target)
+        name = sink.name()
+    return _write_with(with_dead_letters(rows, dead), DeadLetterSink, dead_letter_options(name, options, broker))
 
 
 def _upsert(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
@@ -73,20 +93,23 @@ def _upsert(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
     return write
 
 
-def _staging_writer(stream: DataFrame, target: ParquetTarget | DeltaTarget | PostgresTarget) -> DataStreamWriter:
+def _staging_sink(
+    stream: DataFrame, target: ParquetTarget | DeltaTarget | PostgresTarget
+) -> tuple[DataFrame, type[DataSource], dict[str, str]]:
+    """The rows as the sink gets them, the sink, and its options."""
     # Imported on use, because each sink needs packages that the others do not need.
     if isinstance(target, ParquetTarget):
         from oncemq.spark.targets.files import parquet
 
-        return _write_with(stream, parquet.ParquetSink, parquet.prepare(target, stream.schema))
+        return stream, parquet.ParquetSink, parquet.prepare(target, stream.schema)
     if isinstance(target, DeltaTarget):
         from oncemq.spark.targets.delta import sink as delta
 
-        return _write_with(stream, delta.DeltaSink, delta.prepare(target, stream.schema))
+        return stream, delta.DeltaSink, delta.prepare(target, stream.schema)
     from oncemq.spark.targets.postgres import sink as postgres
 
     options = postgres.prepare(target, stream.schema)
-    return _write_with(postgres.nested_to_json(stream), postgres.PostgresSink, options)
+    return postgres.nested_to_json(stream), postgres.PostgresSink, options
 
 
 def _write_with(stream: DataFrame, sink: type[DataSource], options: Mapping[str, str]) -> DataStreamWriter:

@@ -10,7 +10,7 @@ from oncemq.protocol.names import refuse_topic_name
 from oncemq.protocol.patterns import matches, refuse_pattern
 from oncemq.spark.pipeline.checks.storage import check_checkpoint_folder, check_output_folder
 from oncemq.spark.pipeline.model import PartialPipeline, Source
-from oncemq.spark.pipeline.problems import Problem, problem
+from oncemq.spark.pipeline.problems import Path, Problem, problem
 from oncemq.spark.targets.declarations import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, TopicTarget
 
 
@@ -22,7 +22,7 @@ def check_target(partial: PartialPipeline) -> Iterator[Problem]:
             yield problem(("target", "topic"), refusal.text, "choose another name")
         for each in partial.inputs.values():
             if each.source is not None:
-                yield from _check_loop(each.source, target.topic)
+                yield from check_loop(each.source, target.topic, ("target", "topic"))
     elif isinstance(target, ParquetTarget | DeltaTarget):
         yield from _check_folder_target(partial, target)
     elif isinstance(target, PostgresTarget):
@@ -36,8 +36,8 @@ def check_checkpoint(partial: PartialPipeline) -> Iterator[Problem]:
         yield from check_checkpoint_folder(partial.checkpoint, ("checkpoint",))
 
 
-def _check_loop(source: Source, topic: str) -> Iterator[Problem]:
-    path = ("target", "topic")
+def check_loop(source: Source, topic: str, path: Path) -> Iterator[Problem]:
+    """Check that the pipeline does not read what it writes to a topic."""
     if topic in source.names:
         text = f"{topic!r} is also a topic of the source: the pipeline would read its own output forever"
         yield problem(path, text, "write to another topic")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from oncemq.spark.pipeline import ddl
+from oncemq.spark.pipeline.checks.errors import check_on_error
 from oncemq.spark.pipeline.checks.trigger import check_duration
 from oncemq.spark.pipeline.model import (
     MALFORMED_COLUMN,
@@ -24,6 +25,7 @@ def check_values(partial: PartialPipeline) -> Iterator[Problem]:
     for each in partial.inputs.values():
         if each.value is not None:
             yield from check_value(each.value, each.source.columns if each.source else (), each.value_path)
+            yield from check_on_error(partial, each.value, each.value_path)
 
 
 def check_value(value: Value, columns: tuple[str, ...], path: Path) -> Iterator[Problem]:
@@ -39,8 +41,8 @@ def check_value(value: Value, columns: tuple[str, ...], path: Path) -> Iterator[
     elif len(value.delimiter) != 1 or value.delimiter in '"\r\n':
         advice = 'write one character, such as ";" or "\\t"'
         yield problem((*path, "delimiter"), f"{value.delimiter!r} can't separate columns", advice)
-    if value.format == "bytes" and value.malformed != "fail":
-        yield problem((*path, "malformed"), "bytes are never malformed", "remove it")
+    if value.format == "bytes" and value.policy != "fail":
+        yield problem((*path, "on_error" if value.on_error else "malformed"), "bytes are never malformed", "remove it")
     if has_schema and value.schema.strip():
         yield from _check_schema(value, columns, path)
 
@@ -53,7 +55,7 @@ def _check_schema(value: Value, message_columns: tuple[str, ...], path: Path) ->
         yield problem(path, error.text, error.advice, error.offset)
         return
     taken = {MESSAGE_PREFIX + name: "source.columns" for name in message_columns}
-    if value.malformed == "keep":
+    if value.policy == "keep":
         taken[MALFORMED_COLUMN] = "malformed: keep"
     for column in columns:
         if value.format == "csv" and column.kind in _NESTED:

@@ -50,6 +50,9 @@ def _check_table(table: Table, path: Path) -> Iterator[Problem]:
         if refusal is not None:
             yield problem((*path, "topic"), refusal.text, "choose another name")
         yield from check_value(table.value, table.columns, (*path, "value"))
+        if table.value.policy == "dead_letter":
+            text = "a table has no dead letters, because it is read again in each micro-batch"
+            yield problem((*path, "value", "on_error"), text, "write fail or drop")
         return
     if table.value != Value() or table.columns:
         key = "value" if table.value != Value() else "columns"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from oncemq.spark.pipeline.model import Input, Pipeline, Source, Table
 from oncemq.spark.pipeline.progress import OBSERVED
@@ -16,12 +17,38 @@ if TYPE_CHECKING:
 _CALL_TIMEOUT_S = 30.0
 
 
+class Streams(NamedTuple):
+    #: The rows that the target writes.
+    rows: DataFrame
+    #: The dead letters, which are messages with their topics; None if there can't be any.
+    dead: DataFrame | None
+
+
+def build_streams(session: SparkSession, pipeline: Pipeline, url: str, folder: str = ".") -> Streams:
+    from oncemq.spark.pipeline.dead_letters import dead_rows
+    from oncemq.spark.pipeline.value_decoder import decode
+
+    messages = {view: _messages(session, pipeline, view, url) for view in pipeline.inputs}
+    decoded = {
+        view: decode(messages[view], each.value)
+        for view, each in pipeline.inputs.items()
+        if each.value.policy == "dead_letter"
+    }
+    return Streams(_result(session, pipeline, messages, url, folder), dead_rows(pipeline, decoded))
+
+
 def build_stream(session: SparkSession, pipeline: Pipeline, url: str, folder: str = ".") -> DataFrame:
     """The stream of rows that the target writes."""
+    return build_streams(session, pipeline, url, folder).rows
+
+
+def _result(
+    session: SparkSession, pipeline: Pipeline, messages: Mapping[str, DataFrame], url: str, folder: str
+) -> DataFrame:
     from oncemq.spark.pipeline.transform import apply_transform
     from oncemq.spark.pipeline.value_encoder import encode_rows
 
-    views = {view: _input_rows(session, pipeline, view, each, url) for view, each in pipeline.inputs.items()}
+    views = {view: _input_rows(messages[view], view, each) for view, each in pipeline.inputs.items()}
     views |= {view: _table_rows(session, table, url) for view, table in pipeline.tables.items()}
     result = apply_transform(views, pipeline.transform, folder)
     if isinstance(pipeline.target, TopicTarget):
@@ -29,13 +56,16 @@ def build_stream(session: SparkSession, pipeline: Pipeline, url: str, folder: st
     return result
 
 
-def _input_rows(session: SparkSession, pipeline: Pipeline, view: str, each: Input, url: str) -> DataFrame:
+def _messages(session: SparkSession, pipeline: Pipeline, view: str, url: str) -> DataFrame:
+    return session.readStream.format("oncemq").options(**source_options(pipeline, view, url)).load()
+
+
+def _input_rows(messages: DataFrame, view: str, each: Input) -> DataFrame:
     from pyspark.sql import functions as F
 
     from oncemq.spark.pipeline.transform import apply_watermark
     from oncemq.spark.pipeline.value_decoder import decode_values
 
-    messages = session.readStream.format("oncemq").options(**source_options(pipeline, view, url)).load()
     # Spark does not count the rows of Python data sources.
     messages = messages.observe(OBSERVED + view, F.count(F.lit(1)).alias("rows"))
     return apply_watermark(decode_values(messages, each.value, each.source.columns), each.watermark)

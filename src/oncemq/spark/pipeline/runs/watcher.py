@@ -20,6 +20,7 @@ class ProgressWatcher:
         self._last_key = ("", -1)
         self._batches = 0
         self._rows = 0
+        self._dead_letters = 0
         self._lag: int | None = None
         #: The last micro-batch that had rows.
         self.last_batch: Batch | None = None
@@ -45,6 +46,7 @@ class ProgressWatcher:
         if batch.rows:
             self._batches += 1
             self._rows += batch.rows
+            self._dead_letters += batch.dead_letters
             self.last_batch = batch
             self._reporter.batch(batch)
 
@@ -56,6 +58,7 @@ class ProgressWatcher:
             duration_s=round(duration_s, 3),
             lag=self._lag,
             is_stopped=is_stopped,
+            dead_letters=self._dead_letters,
         )
 
 

@@ -1,0 +1,76 @@
+"""Why a value can't be parsed, as an expression of Spark that names the first column which does not match.
+
+Spark's parsers do not say it. So the value is parsed again with all columns as text, and the first column whose text
+does not become its type is named. That is evaluated only for values that can't be parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+
+from oncemq.spark.pipeline.ddl import quoted
+
+_SHOWN_CHARACTERS = 200
+_BAD = "__bad"
+_FIELD = "__field"
+_JSON_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD, "allowSingleQuotes": "false"}
+
+
+def json_reason(text: Column, is_utf8: Column, parsed: Column, schema: str) -> Column:
+    """`parsed` is the struct that the value was parsed to, in which a column that does not match is null."""
+    fields = _fields(schema)
+    names = [StructField(field.name, StringType()) for field in fields]
+    wrapped = F.concat(F.lit(f'{{"{_FIELD}":'), text, F.lit("}"))
+    whole = StructType([StructField(_FIELD, StructType(names)), StructField(_BAD, StringType())])
+    texts = F.from_json(wrapped, whole, _JSON_OPTIONS)
+    is_json = texts.getField(_BAD).isNull() & texts.getField(_FIELD).isNotNull()
+    found = [_json_column(texts.getField(_FIELD).getField(field.name), parsed, field) for field in fields]
+    return _reason("JSON", text, is_utf8, is_json, "it is no JSON object", found)
+
+
+def csv_reason(text: Column, is_utf8: Column, parsed: Column, schema: str, options: Mapping[str, str]) -> Column:
+    fields = _fields(schema)
+    names = ", ".join(f"{quoted(name)} string" for name in (*(field.name for field in fields), _BAD))
+    texts = F.from_csv(text, names, dict(options))
+    is_line = texts.getField(_BAD).isNull() & (text != "")
+    found = [_column(texts.getField(field.name), parsed, field) for field in fields]
+    return _reason("CSV", text, is_utf8, is_line, f"it does not have {len(fields)} columns", found)
+
+
+def _fields(schema: str) -> list[StructField]:
+    parsed = StructType.fromDDL(schema)
+    assert isinstance(parsed, StructType)
+    return parsed.fields
+
+
+def _reason(
+    kind: str, text: Column, is_utf8: Column, is_whole: Column, otherwise: str, columns: list[Column]
+) -> Column:
+    shown = F.substring(F.make_valid_utf8(text), 1, _SHOWN_CHARACTERS)
+    first = F.coalesce(*columns, F.lit("a column does not have its type"))
+    detail = F.when(is_whole, first).otherwise(F.lit(otherwise))
+    reason = F.concat(F.lit(f"the value is not {kind} of the schema: "), detail, F.lit(": "), shown)
+    return F.when(is_utf8, reason).otherwise(F.lit(f"the value is not UTF-8, so it is not {kind}"))
+
+
+def _json_column(text: Column, parsed: Column, field: StructField) -> Column:
+    if not isinstance(field.dataType, StructType | ArrayType | MapType):
+        return _column(text, parsed, field)
+    # A struct with one bad field is not null, so a nested column is parsed alone.
+    schema = StructType([StructField(_FIELD, field.dataType), StructField(_BAD, StringType())])
+    again = F.from_json(F.concat(F.lit(f'{{"{_FIELD}":'), text, F.lit("}")), schema, _JSON_OPTIONS)
+    return F.when(text.isNotNull() & again.getField(_BAD).isNotNull(), _mismatch(field.name, field.dataType))
+
+
+def _column(text: Column, parsed: Column, field: StructField) -> Column:
+    """What is wrong with a column; null if it matches."""
+    is_wrong = text.isNotNull() & parsed.getField(field.name).isNull()
+    return F.when(is_wrong, _mismatch(field.name, field.dataType))
+
+
+def _mismatch(name: str, kind: DataType) -> Column:
+    return F.lit(f"column '{name}' is no {kind.simpleString()}")
