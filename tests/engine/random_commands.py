@@ -280,6 +280,7 @@ class RandomWorld(World):
         topic = self.rng.choice(TOPICS)
         self.send(commands.Read(topic, self.rng.choice([commands.START_EARLIEST, commands.START_NEW, 0, 5]), 300))
         self.send(commands.Find(topic, self.now_ms - 100))
+        self.send(commands.Writer(self.rng.choice(["w", "nobody"])))
         self.send(commands.Measure(topic, self.rng.randrange(5), self.rng.randrange(20), self.rng.choice([0, 100])))
 
     def _move(self) -> None:

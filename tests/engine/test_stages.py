@@ -61,6 +61,16 @@ def test_staging_for_a_committed_batch_is_refused() -> None:
     assert isinstance(world.do(stage("next", batch=5)), replies.StageReply)
 
 
+def test_a_writer_can_be_asked_for_its_commits() -> None:
+    world = world_with_topic()
+    ask = commands.Writer("query/out")
+    assert world.send(ask).reply == replies.WriterReply(-1)
+    world.do(commit(0))
+    world.do(commit_content(1, b"one"))
+    world.do(commit_content(3, b"three"))
+    assert world.send(ask).reply == replies.WriterReply(3, ((1, b"one"), (3, b"three")))
+
+
 def test_a_repeated_commit_deletes_stages_of_the_second_try() -> None:
     world = world_with_topic()
     world.do(stage("first"))

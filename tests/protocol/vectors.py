@@ -61,6 +61,7 @@ from oncemq.protocol.commands import (
     Transact,
     Unsubscribe,
     Void,
+    Writer,
 )
 from oncemq.protocol.frames import Frame, encode_request, encode_response
 from oncemq.protocol.replies import (
@@ -105,6 +106,7 @@ from oncemq.protocol.replies import (
     TopicReply,
     TopicsReply,
     TransactReply,
+    WriterReply,
 )
 from oncemq.protocol.schema import Schema, SchemaVersion, parse_fields
 from oncemq.protocol.schema.arrow import to_arrow
@@ -297,6 +299,7 @@ REQUESTS: list[tuple[str, list[Command], list[Frame]]] = [
         [_numbered(10, Commit("writer", 7, "orders", (("stage-1", 1),), content=bytes(range(16))))],
         [],
     ),
+    ("ask for the commits of a writer", [Writer("writer")], []),
 ]
 
 REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
@@ -416,6 +419,7 @@ REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
         [MeasureReply(77, 40, 2_500, 1_700_000_000_000, ((10, 1_000), (30, 1_200)))],
         [],
     ),
+    ("the commits of a writer", [WriterReply(7, ((6, bytes(4)), (7, bytes(range(16)))))], []),
 ]
 
 

@@ -45,6 +45,7 @@ _SHARED_DECIDERS: dict[type, Callable[..., Decision]] = {
 _QUERIES: dict[type, Callable[[State, Any], replies.Reply]] = {
     commands.Find: reads.find_offset,
     commands.Measure: reads.measure,
+    commands.Writer: lists.describe_writer,
     commands.Topics: lists.list_topics,
     commands.Subscriptions: lists.list_subscriptions,
     commands.Patterns: lists.list_patterns,

@@ -209,6 +209,13 @@ class FindReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="fou
     offset: int
 
 
+class WriterReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="writes"):
+    #: The last batch that was committed; -1 = none, or the writer is not known.
+    batch: int
+    #: (batch, content) of its last commits that had a content, in order.
+    commits: tuple[tuple[int, bytes], ...] = ()
+
+
 class MeasureReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="measured"):
     topic_id: int
     #: The reply covers the range up to this offset; below the end of the range, continue from here.
@@ -391,6 +398,7 @@ Reply = (
     | ExtendReply
     | FindReply
     | MeasureReply
+    | WriterReply
     | AckReply
     | TopicsReply
     | SubscriptionsReply

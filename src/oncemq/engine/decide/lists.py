@@ -1,4 +1,4 @@
-"""Lists of topics, subscriptions, sessions and registry entries, one page at a time."""
+"""Lists of topics, subscriptions, sessions and registry entries, one page at a time, and a writer's commits."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def _page(
         if len(page) == limit or left_bytes <= 0:
             return tuple(page), name
     return tuple(page), ""
+
+
+def describe_writer(state: State, command: commands.Writer) -> replies.Reply:
+    entry = state.writers.get(command.writer)
+    return replies.WriterReply(-1) if entry is None else replies.WriterReply(entry.batch, entry.commits)
 
 
 def list_topics(state: State, command: commands.Topics) -> replies.Reply:

@@ -152,6 +152,12 @@ class Measure(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="measu
     topic_id: int = 0
 
 
+class Writer(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="writer"):
+    """Ask for the last commits of a writer."""
+
+    writer: str
+
+
 class Read(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="read"):
     """Read any range that is still stored, without a subscription. Moves nothing."""
 
@@ -240,6 +246,7 @@ Command = (
     | Leave
     | Find
     | Measure
+    | Writer
     | Read
     | Topics
     | Subscriptions
