@@ -23,7 +23,7 @@ COMMANDS = {
     "audit": Lazy(
         "oncemq.cli.pipeline.audit:audit",
         _READY,
-        "Prove from the records of clients that nothing was lost, duplicated or out of order, or list what was.",
+        "Prove that nothing was lost, duplicated or out of order, or list what was.",
     ),
     "stats": Lazy(
         "oncemq.cli.pipeline.stats:stats", _READY, "Show rates, sizes, lag and latency per topic and time window."

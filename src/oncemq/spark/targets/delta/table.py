@@ -184,12 +184,12 @@ def last_batch(table: Any, query_id: str) -> int:
     return -1 if version is None else int(version)
 
 
-def _content_id(query_id: str) -> str:
+def content_id(query_id: str) -> str:
     """The application id whose version is a part of the content's digest."""
     return f"{query_id}/content"
 
 
-def _version_of(content: bytes) -> int:
+def content_version(content: bytes) -> int:
     """A version is a number of 63 bits."""
     return int.from_bytes(content[:8]) >> 1
 
@@ -198,14 +198,14 @@ def _transactions(query_id: str, batch_id: int, content: bytes) -> list[Any]:
     now_ms = int(time.time() * 1000)
     found = [Transaction(query_id, batch_id, now_ms)]
     if content:
-        found.append(Transaction(_content_id(query_id), _version_of(content), now_ms))
+        found.append(Transaction(content_id(query_id), content_version(content), now_ms))
     return found
 
 
 def _is_same(table: Any, query_id: str, content: bytes, *, is_last: bool) -> bool:
     """Whether the last batch of the query is this one, as far as its content is known."""
-    version = table.transaction_version(_content_id(query_id))
-    return not content or version is None or (is_last and int(version) == _version_of(content))
+    version = table.transaction_version(content_id(query_id))
+    return not content or version is None or (is_last and int(version) == content_version(content))
 
 
 def _check_type(name: str, kind: Any) -> None:

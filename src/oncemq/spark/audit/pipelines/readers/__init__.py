@@ -1,0 +1,1 @@
+"""Reads the content of each kind of target."""

@@ -1,0 +1,61 @@
+"""A topic. Its messages contain the columns of a row as JSON, and a column may be their key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from oncemq.client.internal import internal_api
+from oncemq.protocol import errors
+from oncemq.protocol.commands import Writer
+from oncemq.protocol.replies import WriterReply
+from oncemq.spark.audit.pipelines.identity import Identity
+from oncemq.spark.audit.pipelines.subject import Subject
+from oncemq.spark.audit.pipelines.targets import TargetContent
+from oncemq.spark.pipeline.model import Encoding
+from oncemq.spark.source.topic_offsets import topic_bounds
+
+
+def read_topic(
+    subject: Subject,
+    topic: str,
+    query_id: str,
+    by_name: Mapping[str, Column],
+    identity: Identity | None,
+    only_topic: str,
+) -> TargetContent:
+    """`topic`: "" if each row names its topic; then only the micro-batches are read. `by_name`: see `topic_columns`."""
+    state = internal_api(subject.client).ask(Writer(f"spark:{query_id}/{topic or '*'}"), WriterReply)
+    recorded = TargetContent(
+        rows=None, last_batch=state.batch, records_empty_batches=True, contents=dict(state.commits)
+    )
+    if not topic:
+        return msgspec.structs.replace(recorded, remarks=("the rows name their topics",))
+    try:
+        bounds = topic_bounds(subject.client, topic)
+    except errors.TopicUnknown:
+        return msgspec.structs.replace(recorded, count=0)
+    rows = None
+    if identity is not None and by_name.keys() >= set(identity.columns):
+        ends = json.dumps({topic: bounds.end})
+        reader = subject.spark.read.format("oncemq").options(
+            url=subject.url, topics=json.dumps([topic]), endingOffsets=ends
+        )
+        rows = reader.option("columns", "key,value").load().select(*identity.select(dict(by_name), only_topic))
+    deleted = (f"'{topic}' has deleted its first {bounds.first:,} messages",) if bounds.first else ()
+    return msgspec.structs.replace(recorded, rows=rows, count=bounds.end, is_trimmed=bounds.first > 0, remarks=deleted)
+
+
+def topic_columns(encoding: Encoding, names: Sequence[str]) -> dict[str, Column]:
+    """Where the columns of a row are in a message."""
+    found: dict[str, Column] = {}
+    if encoding.value == "json" or (not encoding.value and "value" not in names):
+        text = F.col("value").cast("string")
+        found = {name: F.get_json_object(text, f"$['{name}']") for name in names}
+    if encoding.key:
+        found[encoding.key] = F.col("key").cast("string")
+    return found

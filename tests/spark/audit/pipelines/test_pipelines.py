@@ -1,0 +1,127 @@
+"""The audit of pipelines that ran for real: a correct run is good, and each planted fault is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from oncemq.client.sync import Client
+from oncemq.spark.audit.pipelines.report import BY_BATCH, BY_OFFSET, BY_TOTAL, NOT_JUDGED
+from oncemq.spark.pipeline import Pipeline, Source, Transform
+from oncemq.testing.broker_process import BrokerProcess
+from tests.spark.audit.pipelines import audited
+from tests.spark.audit.pipelines.audited import MESSAGES, TOPIC, audit, audit_one, pipeline, put_orders, run_all
+
+
+@pytest.fixture
+def ran(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, oncemq_postgres: str
+) -> dict[str, Pipeline]:
+    """A pipeline for each target, after three micro-batches. Each row has the offset of its message."""
+    client.create_topic(TOPIC, retain_ms=3_600_000)
+    put_orders(client, 0, MESSAGES)
+    found = {
+        name: pipeline(tmp_path, name, target) for name, target in audited.targets(tmp_path, oncemq_postgres).items()
+    }
+    run_all(spark, broker.url, list(found.values()))
+    return found
+
+
+def test_a_correct_run_is_good_and_each_fault_is_found(
+    spark: SparkSession, broker: BrokerProcess, client: Client, ran: dict[str, Pipeline]
+) -> None:
+    # The driver died after the target had the last micro-batch, and before the checkpoint had it; then it ran again.
+    for each in ran.values():
+        audited.forget_entry(each, "commits", 2)
+    put_orders(client, MESSAGES, MESSAGES + 5)
+    run_all(spark, broker.url, list(ran.values()))
+    report = audit(spark, broker.url, *ran.values())
+    assert report.findings == []
+    assert {(each.judged_by, each.messages, each.rows) for each in report.pipelines} == {(BY_OFFSET, 30, 30)}
+    assert report.verdict == "Nothing was lost or duplicated."
+
+    # Copies of the checkpoints with faults, on the same targets.
+    damaged = {name: audited.with_copied_checkpoint(each) for name, each in ran.items()}
+    _damage(client, damaged)
+    report = audit(spark, broker.url, *damaged.values())
+    assert {each.pipeline: each.faults for each in report.pipelines} == {
+        "topic": {"checkpoint_gap": 1},
+        "parquet": {"extra_batch": 1, "unexpected": 5},
+        "delta": {"missing_batch": 1, "lost": 5},
+        "postgres": {"changed_batch": 1, "unexpected": 1, "acked_ahead": 1},
+    }
+
+    _plant(client, ran)
+    report = audit(spark, broker.url, *ran.values())
+    assert {each.pipeline: each.faults for each in report.pipelines} == {
+        "topic": {"duplicated": 1, "unexpected": 1},
+        "parquet": {"lost": 1 + 10, "duplicated": 5, "missing_batch": 1, "wrong_count": 2},
+        "delta": {"lost": 5, "duplicated": 3, "missing_batch": 1, "missing_file": 1},
+        "postgres": {"lost": 1, "duplicated": 2},
+    }
+    found = {(each.pipeline, each.kind, each.offset) for each in report.findings if each.offset >= 0}
+    assert {("topic", "duplicated", 3), ("topic", "unexpected", 999), ("postgres", "lost", 7)} < found
+    assert {offset for name, kind, offset in found if (name, kind) == ("parquet", "lost")} == {2, *range(10, 20)}
+    assert report.verdict == "NOT PROVED."
+
+
+def _damage(client: Client, damaged: dict[str, Pipeline]) -> None:
+    audited.forget_entry(damaged["topic"], "offsets", 1)
+    for folder in ("offsets", "commits"):
+        audited.forget_entry(damaged["parquet"], folder, 3)
+    put_orders(client, 30, 35)
+    audited.add_batch(damaged["delta"], 4, 35)
+    audited.change_end(damaged["postgres"], 3, 29)
+    client.seek(TOPIC, "postgres", 30)
+
+
+def _plant(client: Client, ran: dict[str, Pipeline]) -> None:
+    for offset in (3, 999):
+        client.put("audited", json.dumps({"id": 3, "price": 1.5, "message_offset": offset}))
+    first, second, third, _ = audited.parquet_files(ran["parquet"])
+    audited.remove_row(first, 2)
+    second.unlink()
+    third.with_name(third.name.replace("-00000.parquet", "-00001.parquet")).write_bytes(third.read_bytes())
+    audited.double_first_rows(ran["delta"], 3)
+    audited.delta_file_of_batch(ran["delta"], 2).unlink()
+    audited.execute(ran["postgres"], "delete from audited where message_offset = 7")
+    audited.execute(ran["postgres"], "insert into audited select * from audited where message_offset in (1, 2)")
+
+
+def test_what_a_pipeline_does_not_tell_is_not_judged(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, oncemq_postgres: str
+) -> None:
+    client.create_topic(TOPIC, retain_ms=3_600_000)
+    put_orders(client, 0, MESSAGES)
+    kinds = audited.targets(tmp_path, oncemq_postgres)
+    files = pipeline(tmp_path, "files", kinds["parquet"], "SELECT id FROM messages")
+    table = pipeline(tmp_path, "table", kinds["postgres"], "SELECT id FROM messages")
+    some = pipeline(tmp_path, "some", kinds["delta"], "SELECT id, message_offset FROM messages WHERE id % 2 = 0")
+    keyed = pipeline(tmp_path, "keyed", kinds["topic"], "SELECT id, message_idempotency_key FROM messages")
+    keyed = msgspec.structs.replace(keyed, source=Source(topic=TOPIC, columns=("idempotency_key",)))
+    ran = [files, table, some, keyed]
+    run_all(spark, broker.url, ran)
+    report = audit(spark, broker.url, *ran)
+    assert [(each.judged_by, each.rows, each.faults) for each in report.pipelines] == [
+        (BY_BATCH, 25, {}),
+        (BY_TOTAL, 25, {}),
+        (BY_OFFSET, 13, {}),
+        (BY_OFFSET, 25, {}),
+    ]
+    audited.parquet_files(files)[1].unlink()
+    audited.execute(table, "delete from audited where id = 7")
+    audited.double_first_rows(some, 1)
+    audited.delta_file_of_batch(some, 2).unlink()
+    report = audit(spark, broker.url, *ran)
+    assert [each.faults for each in report.pipelines] == [
+        {"missing_batch": 1},
+        {"lost": 1},
+        {"lost": 3, "duplicated": 1, "missing_file": 1},
+        {},
+    ]
+    distinct = msgspec.structs.replace(table, transform=Transform(sql="SELECT DISTINCT id FROM messages"))
+    assert audit_one(spark, broker.url, distinct).judged_by == NOT_JUDGED
