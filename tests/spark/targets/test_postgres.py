@@ -192,7 +192,7 @@ def test_a_row_that_the_table_refuses_stops_the_batch_and_stores_nothing(
     sink.run([range(2)], batch=0)
     admin.execute("alter table numbers add constraint small check (number < 5)")
     messages = write_all(sink.writer(), [range(2, 4), range(4, 6)], batch=1)
-    with pytest.raises(psycopg.errors.CheckViolation):
+    with pytest.raises(errors.PipelineFailed, match=r'numbers refused a row.*violates check constraint "small"'):
         sink.writer().commit(messages, 1)
     sink.writer().abort(messages, 1)
     assert sink.numbers() == [0, 1]
@@ -200,6 +200,29 @@ def test_a_row_that_the_table_refuses_stops_the_batch_and_stores_nothing(
     admin.execute("alter table numbers drop constraint small")
     sink.run([range(2, 6)], batch=1)
     assert sink.numbers() == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "message"),
+    [
+        ("number bigint not null, text text", {"number": None, "text": "x"}, "column 'number': null value in column"),
+        (
+            "number numeric(5, 2), text text",
+            {"number": 10**6, "text": "x"},
+            r"column 'number': numeric field overflow \(",
+        ),
+        ("number bigint, text mood", {"number": 1, "text": "bored"}, "column 'text': invalid input value for enum"),
+        ("number bigint, text varchar(3)", {"number": 1, "text": "long"}, "value too long for type"),
+    ],
+)
+def test_a_value_that_the_table_can_not_store_is_an_error_that_names_the_column(
+    sink: PostgresRows, admin: psycopg.Connection[Any], columns: str, row: dict[str, Any], message: str
+) -> None:
+    admin.execute(f"create type mood as enum ('happy'); create table numbers ({columns})")
+    kinds = pa.schema({"number": pa.int64(), "text": pa.string()})
+    with pytest.raises(errors.PipelineFailed, match=f"public.numbers refused a row.*{message}.*filter or cast"):
+        sink.writer().commit([write(sink.writer(), [pa.RecordBatch.from_pylist([row], schema=kinds)], batch=0)], 0)
+    assert sink.numbers() == []
 
 
 def test_a_trigger_may_leave_rows_out(sink: PostgresRows, admin: psycopg.Connection[Any]) -> None:

@@ -26,6 +26,7 @@ from oncemq.protocol import errors
 from oncemq.spark.checkpoint.content import refuse_other_content
 from oncemq.spark.sink.task import TaskIdentity
 from oncemq.spark.targets.postgres.copy_text import copy_text
+from oncemq.spark.targets.postgres.refused_rows import explain_refused_rows
 from oncemq.spark.targets.postgres.table import Column, Connection, TargetTable, create_if_missing
 
 _log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class PostgresBatches:
 
     def stage(self, identity: TaskIdentity, batches: Iterable[Any]) -> int:
         """Stage all rows or none, and return their number. Without rows, no stage is created."""
-        with self._connection.transaction():
+        with explain_refused_rows(self._table.qualified_name), self._connection.transaction():
             rows = self._copy(identity, (batch.select(self._names) for batch in batches if batch.num_rows))
             if rows:
                 insert = sql.SQL(_INSERT_STAGE).format(self._stages)
@@ -124,7 +125,7 @@ class PostgresBatches:
         published before. Raises BatchChanged if it was published with other content, and OnceMQError if staged rows are
         missing."""
         name = self._table.qualified_name
-        with self._connection.transaction():
+        with explain_refused_rows(name), self._connection.transaction():
             self._require_durable_commit()
             last, known = self._last_batch(query_id)
             if last < batch_id:
