@@ -434,9 +434,9 @@ def test_a_settle_wakes_no_member_without_messages(monkeypatch: pytest.MonkeyPat
     takes: list[str] = []
     real = rig.broker.engine.step
 
-    def step(now_ms: int, place: WriteSlot, command: Command) -> Decision:
+    def step(now_ms: int, place: WriteSlot, command: Command, refusal: Refusal | None = None) -> Decision:
         takes.extend([command.member] if isinstance(command, Take) else [])
-        return real(now_ms, place, command)
+        return real(now_ms, place, command, refusal)
 
     monkeypatch.setattr(rig.broker.engine, "step", step)
     rig.post([rig.numbered(group.settle(lease.token, 0))])
@@ -680,10 +680,10 @@ def test_a_bug_in_a_retry_is_answered_and_stops_no_other_request(monkeypatch: py
     waiting = _parked(rig, rig.subscribe())
     real = rig.broker.engine.step
 
-    def step(now_ms: int, place: WriteSlot, command: Command) -> Decision:
+    def step(now_ms: int, place: WriteSlot, command: Command, refusal: Refusal | None = None) -> Decision:
         if isinstance(command, Get):
             raise ZeroDivisionError
-        return real(now_ms, place, command)
+        return real(now_ms, place, command, refusal)
 
     monkeypatch.setattr(rig.broker.engine, "step", step)
     stored = _post_put(rig, b"one")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import msgspec
+
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.ticks import TICK_BYTES_MAX
 from oncemq.engine.event_bytes import need_bytes
@@ -15,6 +17,7 @@ from oncemq.journal.contract import RecordHead, record_bytes
 from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import Limits
 from tests.engine.invariants import event_bytes, without_verdicts
+from tests.engine.schemas import SCHEMAS
 from tests.engine.world import EXTENT_BYTES, World
 
 TOPICS = ["a", "a.b", "a.c", "b"]
@@ -110,6 +113,7 @@ class RandomWorld(World):
             (3, self._stage),
             (2, self._commit),
             (1, lambda: commands.Abort((f"s{self.rng.randint(0, 3)}",))),
+            (1, self._put_schema),
             (1, self._close),
             (1, commands.Void),
         ]
@@ -130,10 +134,24 @@ class RandomWorld(World):
         ttl_ms = rng.choice([0, 0, 0, 50, 300])
         due_ms = self.now_ms + rng.choice([-1, 40, 40, 200]) if rng.random() < 0.3 else 0
         hashes = b"".join(rng.randint(0, 2).to_bytes(8, "little") for _ in range(count))
-        return commands.Envelope(count, rng.randint(1, 120), 0, ttl_ms, due_ms, hashes if rng.random() < 0.6 else b"")
+        hashes = hashes if rng.random() < 0.6 else b""
+        version = rng.choice([0, 1, 1, 2])
+        return commands.Envelope(count, rng.randint(1, 120), 0, ttl_ms, due_ms, hashes, version)
 
     def _put(self) -> commands.Put:
-        return commands.Put(self.rng.choice(TOPICS), self._envelope(), self.rng.random() < 0.4)
+        """Put to a topic, mostly as its schema wants it."""
+        topic, envelope = self.rng.choice(TOPICS), self._envelope()
+        known = self.engine.state.topics.get(topic)
+        if self.rng.random() < 0.9:
+            version = 1 if known is not None and known.schema is not None else 0
+            envelope = msgspec.structs.replace(envelope, schema_version=version)
+        return commands.Put(topic, envelope, self.rng.random() < 0.4)
+
+    def _put_schema(self) -> commands.PutSchema:
+        rng = self.rng
+        schema = rng.choice([None, *SCHEMAS])
+        rule, check = rng.choice(["", "none", "full"]), rng.choice(["", "", "none", "broker"])
+        return commands.PutSchema(rng.choice(TOPICS), schema, rule, check)
 
     def _subscribe(self) -> commands.Subscribe:
         rng = self.rng
@@ -281,6 +299,7 @@ class RandomWorld(World):
         self.send(commands.Read(topic, self.rng.choice([commands.START_EARLIEST, commands.START_NEW, 0, 5]), 300))
         self.send(commands.Find(topic, self.now_ms - 100))
         self.send(commands.Writer(self.rng.choice(["w", "nobody"])))
+        self.send(commands.Schemas(topic, self.rng.randrange(3), 2))
         self.send(commands.Measure(topic, self.rng.randrange(5), self.rng.randrange(20), self.rng.choice([0, 100])))
 
     def _move(self) -> None:

@@ -32,6 +32,7 @@ from oncemq.protocol.commands import (
     Open,
     Operation,
     Put,
+    PutSchema,
     RegistrySet,
     RemoveKeys,
     RemoveSession,
@@ -46,6 +47,7 @@ from oncemq.protocol.commands import (
     Void,
 )
 from oncemq.protocol.limits import Limits
+from tests.engine.schemas import SCHEMAS, checked
 from tests.engine.world import EXTENT_BYTES, World
 
 LIMITS = Limits(stage_ms=500, key_ms=700, session_idle_ms=900)
@@ -119,7 +121,12 @@ class History:
             Abort((f"s{rng.randint(0, 2)}",)),
             RemoveSession(rng.choice(["visitor", subscriber])),
         ]
-        return rng.choice(endings if rng.random() < 0.12 else operations)
+        operation = rng.choice(endings if rng.random() < 0.12 else operations)
+        # A topic whose messages are never put by other operations of this history.
+        return self.put_schema() if isinstance(operation, Void) and rng.random() < 0.3 else operation
+
+    def put_schema(self) -> PutSchema:
+        return PutSchema("dead", self.rng.choice([None, *SCHEMAS]), "none", self.rng.choice(["", "none"]))
 
     def put(self) -> Put:
         return Put(self.rng.choice([*TOPICS, "dead"]), self.envelope(), self.rng.random() < 0.4)
@@ -299,6 +306,10 @@ def fixed_history(world: World) -> None:
     world.do(Stage("second", "still", "painter", 2, Envelope(1, 10, 0)), "painter")
     world.do(Stage("third", "still", "painter", 2, Envelope(1, 10, 0)), "painter")
     world.do(Abort(("third",)), "painter")
+    world.do(CreateTopic("typed"), "painter")
+    world.do(PutSchema("typed", SCHEMAS[0], "full", "broker"), "painter")
+    world.do(PutSchema("typed", SCHEMAS[1]), "painter")
+    world.do(Put("typed", checked(2)), "painter")
     world.do(RegistrySet("still", "life", b"x"), "painter")
     world.send(Keyed("web", "freed", Void()))
     world.do(RemoveKeys("web", ("freed",)), "painter")

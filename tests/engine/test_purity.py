@@ -16,6 +16,7 @@ ALLOWED = {
     "collections",
     "heapq",
     "itertools",
+    "json",
     "msgspec",
     "re",
     "typing",

@@ -37,6 +37,7 @@ AS_AT_FIRST: list[tuple[commands.Operation, list[object]]] = [
     (commands.RegistrySet("n", "k", None), ["register", "n", "k", None, -1]),
     (commands.RemoveSession("eve"), ["remove_session", "eve"]),
     (commands.RemoveKeys("web", ("k1",)), ["remove_keys", "web", ["k1"]]),
+    (commands.PutSchema("orders", None, "full", "broker"), ["put_schema", "orders", None, "full", "broker"]),
 ]
 
 

@@ -14,12 +14,30 @@ from oncemq.protocol.batch import checksum
 from oncemq.protocol.commands import Command, Keyed, Numbered, Operation, Transact, envelopes_of
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import Reply, TakeReply
+from oncemq.protocol.schema import Decimal as DecimalType
+from oncemq.protocol.schema import Field, ListType, Scalar, Schema, StructType
+from oncemq.protocol.schema.definitions.parse import ENCODINGS, KINDS
 
 #: Numbers at limits: signs, and the limits of 32, 53, 63 and 64 bits.
 EDGES = [0, 1, -1, -2, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1, -(2**31), -(2**63)]
 integers = st.one_of(st.integers(0, 5), st.sampled_from(EDGES), st.integers(-(2**63), 2**64 - 1))
 #: A few names, so that commands refer to the same things; and any text.
 names = st.one_of(st.sampled_from(["orders", "alice", "kitchen", ""]), st.text(max_size=8), st.just("x" * 300))
+
+
+#: Any fields, most of them not valid.
+types_of_fields = st.sampled_from(
+    [Scalar("int64"), DecimalType(0, 5), ListType(Field("", Scalar("bool"))), StructType(())]
+)
+schemas = st.builds(
+    Schema,
+    st.lists(st.builds(Field, names, types_of_fields, st.booleans()), max_size=3).map(tuple),
+    st.sampled_from(ENCODINGS),
+    names,
+    st.sampled_from(KINDS),
+    names,
+    st.binary(max_size=20),
+)
 
 
 def strategy_for(kind: Any) -> st.SearchStrategy[Any]:
@@ -40,6 +58,7 @@ def strategy_for(kind: Any) -> st.SearchStrategy[Any]:
         str: names,
         bytes: st.binary(max_size=20),
         bool: st.booleans(),
+        Schema: schemas,
     }
     return plain[kind] if kind in plain else st.deferred(lambda: _struct(kind))
 

@@ -43,11 +43,13 @@ from oncemq.protocol.commands import (
     Operation,
     Patterns,
     Put,
+    PutSchema,
     Read,
     RegistryList,
     RegistrySet,
     RemoveKeys,
     RemoveSession,
+    Schemas,
     Seek,
     Sessions,
     Settle,
@@ -90,6 +92,8 @@ from oncemq.protocol.replies import (
     RegistryListReply,
     RegistryReply,
     Reply,
+    SchemaReply,
+    SchemasReply,
     SeekReply,
     SessionInfo,
     SessionsReply,
@@ -108,7 +112,8 @@ from oncemq.protocol.replies import (
     TransactReply,
     WriterReply,
 )
-from oncemq.protocol.schema import Schema, SchemaVersion, parse_fields
+from oncemq.protocol.schema import Decimal as DecimalType
+from oncemq.protocol.schema import Field, ListType, Scalar, Schema, SchemaVersion, parse_fields
 from oncemq.protocol.schema.arrow import to_arrow
 
 PATH = Path(__file__).with_name("vectors.json")
@@ -182,6 +187,17 @@ ENVELOPE = Envelope(1, len(PAYLOAD), checksum(PAYLOAD))
 KEYS: list[bytes | None] = [b"table-7", None]
 KEYED_PAYLOAD = encode_batch([b"soup", b"water"], KEYS)
 KEYED = Envelope(2, len(KEYED_PAYLOAD), checksum(KEYED_PAYLOAD), key_hashes=key_hashes(KEYS))
+SCHEMA = Schema(
+    (
+        Field("id", Scalar("int64"), False),
+        Field("price", DecimalType(10, 2), doc="in euros"),
+        Field("tags", ListType(Field("item", Scalar("string"), False))),
+        Field("kind", Scalar("string"), False, "FOOD", "", {"enum": ["FOOD", "DRINK"]}),
+    ),
+    definition="id: int64 not null, …",
+)
+TYPED_PAYLOAD = encode_batch([b'{"id":1}'], None, None, None, 1)
+TYPED = Envelope(1, len(TYPED_PAYLOAD), checksum(TYPED_PAYLOAD), schema_version=1, schema_topic_id=77)
 SHARING = Sharing(30_000, 5, "orders.dead", True)
 
 
@@ -300,6 +316,14 @@ REQUESTS: list[tuple[str, list[Command], list[Frame]]] = [
         [],
     ),
     ("ask for the commits of a writer", [Writer("writer")], []),
+    ("put a schema", [_numbered(9, PutSchema("orders", SCHEMA, "full", "broker"))], []),
+    ("change the settings of a schema", [_numbered(10, PutSchema("orders", None, "", "none"))], []),
+    (
+        "put messages that were checked",
+        [_numbered(11, Put("orders", TYPED))],
+        [TYPED_PAYLOAD],
+    ),
+    ("list versions of a schema", [Schemas("orders", 1, 100)], []),
 ]
 
 REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
@@ -420,6 +444,12 @@ REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
         [],
     ),
     ("the commits of a writer", [WriterReply(7, ((6, bytes(4)), (7, bytes(range(16)))))], []),
+    ("a schema was put", [SchemaReply(77, 2, True)], []),
+    (
+        "versions of a schema",
+        [SchemasReply(77, 1, "full", "broker", (SchemaVersion(1, SCHEMA, 1_700_000_000_000),))],
+        [],
+    ),
 ]
 
 

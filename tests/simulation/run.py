@@ -30,6 +30,7 @@ from tests.simulation.processes.pattern_consumer import PatternConsumer
 from tests.simulation.processes.process import Context, Process
 from tests.simulation.processes.producer import Producer
 from tests.simulation.processes.reader import Reader
+from tests.simulation.processes.schemas import SchemaOperator, has_schemas
 from tests.simulation.processes.staging_writer import StagingWriter
 from tests.simulation.processes.visitor import Visitor
 from tests.simulation.processes.worker import Worker
@@ -107,6 +108,8 @@ class Run:
             distant = DistantProducer(context, "distant", ["orders"])
             self.producers.append(distant)
             self.processes += [distant, UnheardClient(context, "unheard")]
+        if has_schemas(self.world):
+            self.processes.append(SchemaOperator(context, "registrar"))
 
     def _add_writers(self, churned: str, extras: OptionalProcesses) -> None:
         random = self._random.random

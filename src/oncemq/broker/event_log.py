@@ -55,6 +55,13 @@ def _topic_deleted(_state: State, operation: Any, _event: events.TopicDeleted) -
     return [f"deleted topic '{operation.name}'"]
 
 
+def _schema_changed(state: State, _operation: Any, event: events.SchemaChanged) -> list[str]:
+    name = state.topics_by_id[event.topic_id].name
+    settings = f"compatibility {event.rule}, checked by {event.check}"
+    what = f"version {event.version} of the schema" if event.schema is not None else "settings of the schema"
+    return [f"new {what} of topic '{name}': {settings}"]
+
+
 def _subscribed(state: State, _operation: Any, event: events.Subscribed) -> list[str]:
     if not event.created:
         return []
@@ -114,6 +121,7 @@ _FORMATTERS: dict[type, Callable[[State, Any, Any], list[str]]] = {
     events.Delayed: _stored,
     events.PatternSubscribed: _pattern_subscribed,
     events.PatternUnsubscribed: _pattern_unsubscribed,
+    events.SchemaChanged: _schema_changed,
     events.SessionStarted: _session_started,
     events.Stored: _stored,
     events.Subscribed: _subscribed,

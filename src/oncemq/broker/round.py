@@ -13,6 +13,7 @@ from oncemq.broker.clock import Clock
 from oncemq.broker.event_log import is_logged, log_level, log_lines
 from oncemq.broker.group_builder import NO_SPACE, GroupBuilder
 from oncemq.broker.request import Request
+from oncemq.broker.schema_checks import refuse_values
 from oncemq.broker.waiting import (
     EVERYONE,
     WAITING_PER_PEER_MAX,
@@ -260,7 +261,8 @@ class Round:
                 return Decision(NotNow("DAMAGED_IN_TRANSIT", "the payload does not match its checksum"))
             if (problem := batch_problem(payload, envelope.count, envelope.schema_version)) is not None:
                 return Decision(Refusal(problem.code, problem.text))
-        decision = self._decide(slot, command)
+        refusal = refuse_values(self._engine.state, command, payloads)
+        decision = self._decide(slot, command, refusal)
         event = decision.event
         if event is not None:
             self._record(event, need)
@@ -268,9 +270,9 @@ class Round:
                 self._add_payloads(event, envelopes, payloads)
         return decision
 
-    def _decide(self, slot: WriteSlot, command: Command) -> Decision:
+    def _decide(self, slot: WriteSlot, command: Command, refusal: Refusal | None = None) -> Decision:
         try:
-            decision = self._engine.step(self._builder.now_ms, slot, command)
+            decision = self._engine.step(self._builder.now_ms, slot, command, refusal)
         except ApplyFailed:
             raise
         except Exception:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from oncemq.broker.clock import Clock
+from oncemq.broker.schema_checks import checked_bytes
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.events import AckedMany, Event, PatternSought, PatternSubscribed, PatternUnsubscribed
 from oncemq.engine.state.state import State
@@ -41,6 +42,10 @@ _SLICES_PER_UNIT = 8
 _PATTERNS_PER_UNIT = 16
 _HEADER_BYTES_PER_UNIT = 1024
 _PUT_BYTES_PER_UNIT = 64 * 1024
+#: Payloads that are decoded to check their values.
+_CHECKED_BYTES_PER_UNIT = 1024
+#: Fields of a new schema that are compared with those of earlier versions.
+_FIELDS_PER_UNIT = 8
 #: Payloads that are read after the sync.
 _FETCH_BYTES_PER_UNIT = 16 * 1024
 
@@ -135,6 +140,7 @@ def units_of(state: State, command: commands.Command, decision: Decision) -> int
             units += _by_pattern(state, operation.topic, decision.event)
         elif (cost := _OPERATIONS.get(type(operation))) is not None:
             units += cost(state, operation)
+        units += checked_bytes(state, operation) // _CHECKED_BYTES_PER_UNIT
         # A new topic is compared with all patterns.
         return units + len(state.patterns) // _PATTERNS_PER_UNIT if getattr(decision.event, "topic_name", "") else units
     units = 1
@@ -154,6 +160,7 @@ def units_of(state: State, command: commands.Command, decision: Decision) -> int
 
 _ENTRIES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     replies.TopicsReply: lambda reply: reply.topics,
+    replies.SchemasReply: lambda reply: reply.versions,
     replies.SubscriptionsReply: lambda reply: reply.subscriptions,
     replies.PatternsReply: lambda reply: reply.patterns,
     replies.SessionsReply: lambda reply: reply.sessions,
@@ -197,6 +204,14 @@ def _remove_keys(_state: State, operation: commands.RemoveKeys) -> int:
     return len(operation.keys) // _ENTRIES_PER_UNIT
 
 
+def _put_schema(state: State, operation: commands.PutSchema) -> int:
+    topic = state.topics.get(operation.topic)
+    known = topic.schema if topic is not None else None
+    if operation.schema is None or known is None:
+        return 0
+    return sum(len(each.schema.fields) for each in known.versions) // _FIELDS_PER_UNIT
+
+
 _OPERATIONS: dict[type, Callable[[State, Any], int]] = {
     commands.Settle: _settle,
     commands.Transact: _transact,
@@ -204,4 +219,5 @@ _OPERATIONS: dict[type, Callable[[State, Any], int]] = {
     commands.Commit: _commit,
     commands.Abort: _abort,
     commands.RemoveKeys: _remove_keys,
+    commands.PutSchema: _put_schema,
 }

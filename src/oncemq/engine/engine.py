@@ -18,7 +18,7 @@ from typing import Any
 
 from oncemq.engine import events
 from oncemq.engine.apply.dispatch import apply
-from oncemq.engine.decide import lists, reads
+from oncemq.engine.decide import lists, reads, schemas
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.decision_context import DecisionContext, limit_reached
 from oncemq.engine.decide.keys import refuse_new_key
@@ -46,6 +46,7 @@ _QUERIES: dict[type, Callable[[State, Any], replies.Reply]] = {
     commands.Find: reads.find_offset,
     commands.Measure: reads.measure,
     commands.Writer: lists.describe_writer,
+    commands.Schemas: schemas.list_schemas,
     commands.Topics: lists.list_topics,
     commands.Subscriptions: lists.list_subscriptions,
     commands.Patterns: lists.list_patterns,
@@ -80,9 +81,20 @@ class Engine:
 
     # Commands.
 
-    def step(self, now_ms: int, slot: WriteSlot, command: commands.Command) -> Decision:
-        """Decide a command and apply the outcome. Payloads would be written to `slot`."""
-        return self._handlers[type(command)](now_ms, slot, command)
+    def step(
+        self, now_ms: int, slot: WriteSlot, command: commands.Command, refusal: replies.Refusal | None = None
+    ) -> Decision:
+        """Decide a command and apply the outcome. Payloads would be written to `slot`.
+
+        `refusal` is what the broker has against the payloads, which the engine does not read. A numbered or keyed
+        command is refused with it, unless it was decided before.
+        """
+        if refusal is None:
+            return self._handlers[type(command)](now_ms, slot, command)
+        assert isinstance(command, commands.Numbered | commands.Keyed)
+        if isinstance(command, commands.Numbered):
+            return self._numbered(now_ms, slot, command, refusal)
+        return self._keyed(now_ms, slot, command, refusal)
 
     def tick(self, now_ms: int) -> list[events.Event]:
         """Apply and return the events that are due."""
@@ -129,7 +141,9 @@ class Engine:
             self.apply(now_ms, decision.event)
         return decision
 
-    def _numbered(self, now_ms: int, slot: WriteSlot, command: commands.Numbered) -> Decision:
+    def _numbered(
+        self, now_ms: int, slot: WriteSlot, command: commands.Numbered, found: replies.Refusal | None = None
+    ) -> Decision:
         session = self.state.sessions.get(command.session)
         refusal = _refuse_epoch(session, command.session, command.epoch)
         if session is None or refusal is not None:
@@ -145,9 +159,11 @@ class Engine:
         if command.number - command.seen_below >= session.window:
             return Decision(replies.NotNow("WINDOW_FULL", f"{session.window} commands are already in flight"))
         claim = events.Claim(session.id, command.number, digest, command.seen_below)
-        return self._execute(now_ms, slot, claim, command.operation)
+        return self._execute(now_ms, slot, claim, command.operation, found)
 
-    def _keyed(self, now_ms: int, slot: WriteSlot, command: commands.Keyed) -> Decision:
+    def _keyed(
+        self, now_ms: int, slot: WriteSlot, command: commands.Keyed, found: replies.Refusal | None = None
+    ) -> Decision:
         digest = digest_of(command.operation)
         known = self.state.keys.get(command.principal, command.key)
         if known is not None:
@@ -162,12 +178,19 @@ class Engine:
         if full is not None:
             return Decision(full)
         claim = events.KeyClaim(command.principal, command.key, digest)
-        return self._execute(now_ms, slot, claim, command.operation)
+        return self._execute(now_ms, slot, claim, command.operation, found)
 
-    def _execute(self, now_ms: int, slot: WriteSlot, claim: events.AnyClaim, operation: commands.Operation) -> Decision:
+    def _execute(
+        self,
+        now_ms: int,
+        slot: WriteSlot,
+        claim: events.AnyClaim,
+        operation: commands.Operation,
+        found: replies.Refusal | None,
+    ) -> Decision:
         if slot.free_bytes <= 0:
             return Decision(_disk_full())
-        outcome = decide(DecisionContext(self.state, self.limits, now_ms, slot, claim), operation)
+        outcome = found or decide(DecisionContext(self.state, self.limits, now_ms, slot, claim), operation)
         if isinstance(outcome, replies.NotNow):
             return Decision(outcome)
         if isinstance(outcome, replies.Refusal):

@@ -54,6 +54,7 @@ _VERDICTS: dict[type, Callable[[int, Any], replies.Verdict]] = {
     events.Sought: lambda _, event: replies.SeekReply(event.topic_id, event.acked),
     events.PatternSought: lambda _, __: replies.SeekReply(0, 0),
     events.OwnerChanged: lambda _, event: replies.OpenReply(event.topic_id, event.epoch, event.acked),
+    events.SchemaChanged: lambda _, event: replies.SchemaReply(event.topic_id, event.version, event.schema is not None),
     events.Staged: lambda _, event: replies.StageReply(event.stage_count),
     events.RegistryChanged: lambda _, event: replies.RegistryReply(event.version),
 }

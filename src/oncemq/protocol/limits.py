@@ -60,6 +60,8 @@ EXPIRED_NAMES_MAX = 1_000
 SCHEMA_BYTES_MAX = 256 * 1024
 SCHEMA_FIELDS_MAX = 2_000
 SCHEMA_VERSIONS_MAX = 1_000
+#: All versions of a topic's schema together: a new one is compared with all of them.
+SCHEMAS_BYTES_MAX = 1024 * 1024
 #: Maximum time for which an owner can hold a subscription.
 HOLD_MS_MAX = 24 * 3600 * 1000
 

@@ -11,6 +11,7 @@ import msgspec
 
 from oncemq.protocol import errors
 from oncemq.protocol.commands import REFUSE, Sharing
+from oncemq.protocol.schema.model import SchemaVersion
 
 T = TypeVar("T")
 
@@ -116,6 +117,14 @@ class CommitReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="c
 class RegistryReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="registered"):
     #: The new version of the entry; 0 = it does not exist.
     version: int
+
+
+class SchemaReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="schema"):
+    topic_id: int
+    #: The version that the schema has.
+    version: int
+    #: False = the topic had this schema already.
+    created: bool
 
 
 class HelloReply(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
@@ -248,6 +257,19 @@ class TopicInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     overflow: str = REFUSE
     #: Number of delayed messages.
     delayed: int = 0
+    #: The newest version of its schema; 0 = it has none.
+    schema_version: int = 0
+
+
+class SchemasReply(msgspec.Struct, array_like=True, frozen=True, tag="schemas"):
+    topic_id: int
+    #: The newest version; 0 = the topic has no schema.
+    newest: int
+    #: none, backward, forward or full.
+    rule: str
+    #: none, client or broker.
+    check: str
+    versions: tuple[SchemaVersion, ...] = ()
 
 
 class TopicsReply(msgspec.Struct, array_like=True, frozen=True, tag="topics"):
@@ -386,6 +408,7 @@ Verdict = (
     | StageReply
     | CommitReply
     | RegistryReply
+    | SchemaReply
 )
 
 Reply = (
@@ -401,6 +424,7 @@ Reply = (
     | WriterReply
     | AckReply
     | TopicsReply
+    | SchemasReply
     | SubscriptionsReply
     | PatternsReply
     | SessionsReply

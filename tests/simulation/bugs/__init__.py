@@ -8,6 +8,7 @@ from tests.simulation.bugs import (  # noqa: F401
     messages,
     outbox,
     rounds,
+    schemas,
     stages,
     standby,
     storage,

@@ -11,7 +11,9 @@ from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.shared_subscription import SharedState
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Topic
+from oncemq.engine.state.topic_schema import TopicSchema
 from oncemq.protocol.limits import EXPIRED_NAMES_MAX, Limits
+from oncemq.protocol.schema import SchemaVersion
 
 
 def _new_topic(state: State, topic_id: int, name: str, stays: bool, retain_ms: int = 0, retain_bytes: int = 0) -> Topic:
@@ -83,6 +85,14 @@ def _delete_topic(state: State, topic: Topic) -> None:
 
 def _topic_deleted(state: State, _limits: Limits, _time_ms: int, event: events.TopicDeleted) -> None:
     _delete_topic(state, state.topic_to_change(event.topic_id))
+
+
+def _schema_changed(state: State, _limits: Limits, time_ms: int, event: events.SchemaChanged) -> None:
+    topic = state.topic_to_change(event.topic_id)
+    versions = topic.schema.versions if topic.schema is not None else ()
+    if event.schema is not None:
+        versions = (*versions, SchemaVersion(event.version, event.schema, time_ms))
+    topic.schema = TopicSchema(versions, event.rule, event.check)
 
 
 def _subscribed(state: State, _limits: Limits, time_ms: int, event: events.Subscribed) -> None:
@@ -204,6 +214,7 @@ def _pattern_sought(state: State, _limits: Limits, _time_ms: int, event: events.
 APPLIERS: dict[type, Callable[[State, Limits, int, Any], None]] = {
     events.TopicCreated: _topic_created,
     events.TopicDeleted: _topic_deleted,
+    events.SchemaChanged: _schema_changed,
     events.Subscribed: _subscribed,
     events.Unsubscribed: _unsubscribed,
     events.SubscriptionExpired: _subscription_expired,

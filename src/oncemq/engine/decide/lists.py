@@ -72,6 +72,7 @@ def _topic_info(topic: Topic) -> replies.TopicInfo:
         topic.quota_bytes,
         topic.overflow,
         topic.delayed_count,
+        len(topic.schema.versions) if topic.schema is not None else 0,
     )
 
 

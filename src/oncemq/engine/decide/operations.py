@@ -15,6 +15,7 @@ from oncemq.engine.decide.decision_context import (
 )
 from oncemq.engine.decide.keys import decide_remove_keys
 from oncemq.engine.decide.puts import decide_put
+from oncemq.engine.decide.schemas import decide_put_schema
 from oncemq.engine.decide.stages import decide_abort, decide_commit, decide_stage
 from oncemq.engine.decide.subscriptions.subscribe import (
     decide_close,
@@ -137,6 +138,7 @@ _DECIDERS: dict[type, Callable[[DecisionContext, Any], Outcome]] = {
     commands.Void: lambda context, _: events.Voided(context.claim),
     commands.CreateTopic: _create_topic,
     commands.DeleteTopic: _delete_topic,
+    commands.PutSchema: decide_put_schema,
     commands.Subscribe: decide_subscribe,
     commands.Unsubscribe: decide_unsubscribe,
     commands.Open: decide_open,

@@ -15,6 +15,7 @@ from oncemq.engine.decide.decision_context import (
     refuse_over_quota,
     refuse_unknown_topic,
 )
+from oncemq.engine.decide.schemas import refuse_unchecked
 from oncemq.engine.state.topic import Topic
 from oncemq.protocol import commands
 from oncemq.protocol.limits import BATCH_COUNT_MAX, TTL_MS_MAX
@@ -61,6 +62,9 @@ def decide_put_part(
     if refusal is not None:
         return refusal
     topic = context.state.topics.get(operation.topic)
+    refusal = refuse_unchecked(topic, operation.topic, envelope)
+    if refusal is not None and (topic is not None or operation.create or operation.topic in context.new_topics):
+        return refusal
     target = _existing_target(context, topic, envelope) if topic is not None else _new_target(context, operation)
     if not isinstance(target, _Target):
         return target

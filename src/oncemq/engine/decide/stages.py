@@ -12,6 +12,7 @@ from oncemq.engine.decide.decision_context import (
     refuse_unknown_topic,
 )
 from oncemq.engine.decide.puts import refuse_envelope
+from oncemq.engine.decide.schemas import refuse_unchecked
 from oncemq.engine.state.topic import Topic
 from oncemq.protocol import commands
 from oncemq.protocol.limits import CONTENT_BYTES_MAX, STAGES_PER_COMMIT_MAX
@@ -31,6 +32,9 @@ def decide_stage(context: DecisionContext, operation: commands.Stage) -> Outcome
     topic = context.state.topics.get(operation.topic)
     if topic is None:
         return refuse_unknown_topic(operation.topic)
+    refusal = refuse_unchecked(topic, operation.topic, operation.envelope)
+    if refusal is not None:
+        return refusal
     stage = context.state.stages.get(operation.stage)
     if stage is None and len(context.state.stages) >= context.limits.stages_max:
         return limit_reached(context.limits.stages_max, "stages")

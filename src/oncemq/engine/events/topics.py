@@ -6,6 +6,7 @@ import msgspec
 
 from oncemq.engine.events.claims import AnyClaim
 from oncemq.protocol.commands import REFUSE
+from oncemq.protocol.schema import Rule, Schema
 
 
 class TopicCreated(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tm"):
@@ -102,4 +103,19 @@ class Moved(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="mv"):
     size: int
 
 
-TopicEvent = TopicCreated | TopicDeleted | Stored | Delayed | Released | Expired | Dropped | Trimmed | Moved
+class SchemaChanged(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sc"):
+    """A topic's schema got a version, or its settings were changed."""
+
+    claim: AnyClaim
+    topic_id: int
+    #: The version that the schema of the command has.
+    version: int
+    #: The new version; None = there is none.
+    schema: Schema | None
+    rule: Rule
+    check: str
+
+
+TopicEvent = (
+    TopicCreated | TopicDeleted | Stored | Delayed | Released | Expired | Dropped | Trimmed | Moved | SchemaChanged
+)

@@ -20,6 +20,7 @@ from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.state import StageEntry, State, WriterEntry
 from oncemq.engine.state.topic import DelayedBatch, Subscription, Topic
+from oncemq.engine.state.topic_schema import TopicSchema
 from oncemq.protocol.commands import BY_PATTERN, REFUSE
 from oncemq.protocol.limits import Limits
 from oncemq.protocol.replies import RegistryEntry, Verdict
@@ -63,6 +64,7 @@ class TopicImage(msgspec.Struct, array_like=True, frozen=True, tag="topic"):
     expired_names: tuple[str, ...] = ()
     #: (subscriber, idle_ms) of subscriptions that are deleted when their owner is idle.
     idle: tuple[tuple[str, int], ...] = ()
+    schema: TopicSchema | None = None
 
 
 class PatternImage(msgspec.Struct, array_like=True, frozen=True, tag="pattern"):
@@ -150,6 +152,7 @@ def _topic_image(topic: Topic) -> TopicImage:
         more=more,
         expired_names=tuple(topic.expired_names),
         idle=tuple((s.subscriber, s.idle_ms) for s in topic.subscriptions.values() if s.idle_ms),
+        schema=topic.schema,
     )
 
 
@@ -312,6 +315,7 @@ def _restore_topic(state: State, image: TopicImage) -> None:
 def _restore_topic_extras(state: State, topic: Topic, image: TopicImage) -> None:
     topic.quota_bytes, topic.overflow = image.quota_bytes, image.overflow
     topic.keyed_from = image.keyed_from
+    topic.schema = image.schema
     topic.expired_names = dict.fromkeys(image.expired_names)
     index = topic.index
     index.keys = dict(image.keys)

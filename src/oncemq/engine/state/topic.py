@@ -14,6 +14,7 @@ from oncemq.protocol.commands import REFUSE
 if TYPE_CHECKING:
     from oncemq.engine.state.pattern_subscription import PatternSubscription
     from oncemq.engine.state.shared_subscription import SharedState
+    from oncemq.engine.state.topic_schema import TopicSchema
 
 
 class Subscription:
@@ -88,6 +89,7 @@ class Topic:
         "quota_bytes",
         "retain_bytes",
         "retain_ms",
+        "schema",
         "stays",
         "stored_bytes",
         "subscriber_names",
@@ -104,6 +106,8 @@ class Topic:
         self.retain_bytes = retain_bytes
         self.quota_bytes = 0
         self.overflow = REFUSE
+        #: Its schema; None = it has none.
+        self.schema: TopicSchema | None = None
         self.next_offset = 0
         self.index = BatchIndex()
         self.stored_bytes = 0

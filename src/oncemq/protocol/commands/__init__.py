@@ -178,6 +178,15 @@ class Topics(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="topics
     limit: int = 1000
 
 
+class Schemas(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="schemas"):
+    """Return versions of the schema of a topic, in order, one page at a time."""
+
+    topic: str
+    #: The first version to return; 0 = only the newest one.
+    version: int = 0
+    limit: int = 1
+
+
 class Subscriptions(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="subscriptions"):
     """List the subscriptions of a topic after `after`, ordered by subscriber, one page at a time."""
 
@@ -249,6 +258,7 @@ Command = (
     | Writer
     | Read
     | Topics
+    | Schemas
     | Subscriptions
     | Patterns
     | Sessions

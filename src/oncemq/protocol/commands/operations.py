@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from oncemq.protocol.schema.model import Schema
+
 #: Where a subscription or a read starts, instead of an offset: at the end of the topic, or at its first message.
 START_NEW = -1
 START_EARLIEST = -2
@@ -15,6 +17,12 @@ REFUSE = "refuse"
 DROP = "drop"
 #: The slowest subscription is deleted.
 EXPIRE = "expire"
+
+#: Who checks the values of a topic with a schema: nobody, clients and gateways before they put, or the broker too.
+CHECK_NONE = "none"
+CHECK_CLIENT = "client"
+CHECK_BROKER = "broker"
+CHECKS = (CHECK_NONE, CHECK_CLIENT, CHECK_BROKER)
 
 #: Separates subscriber and pattern in the key of a pattern subscription on a topic. Names cannot contain it.
 BY_PATTERN = "\n"
@@ -247,6 +255,19 @@ class RemoveKeys(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="re
     keys: tuple[str, ...]
 
 
+class PutSchema(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="put_schema"):
+    """Add a version to the schema of a topic. A schema that the topic has already returns its version."""
+
+    topic: str
+    #: None = change only the settings.
+    schema: Schema | None = None
+    #: Compatibility of new versions with all earlier ones: none, backward, forward or full. "" = as it is; backward for
+    #: the first version.
+    rule: str = ""
+    #: CHECK_NONE, CHECK_CLIENT or CHECK_BROKER. "" = as it is; CHECK_CLIENT for the first version.
+    check: str = ""
+
+
 Operation = (
     Void
     | CreateTopic
@@ -265,6 +286,7 @@ Operation = (
     | RegistrySet
     | RemoveSession
     | RemoveKeys
+    | PutSchema
 )
 
 

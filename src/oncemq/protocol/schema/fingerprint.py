@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
+import xxhash
 
 from oncemq.protocol import errors
 from oncemq.protocol.schema.model import Schema
@@ -24,7 +23,7 @@ def fingerprint(schema: Schema) -> str:
         wire = schema.definition
     elif schema.encoding == "protobuf":
         wire = schema.descriptors
-    return hashlib.sha256(_encode((schema.encoding, schema.fields, schema.message, wire))).hexdigest()[:32]
+    return xxhash.xxh3_128_hexdigest(_encode((schema.encoding, schema.fields, schema.message, wire)))
 
 
 def encode_schema(schema: Schema) -> bytes:

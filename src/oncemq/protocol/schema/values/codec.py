@@ -33,14 +33,19 @@ _lock = threading.Lock()
 
 
 def codec_of(schema: Schema) -> Codec:
-    """Return the codec of a schema. Raises MissingExtra if its encoding needs a package that is not installed."""
+    """Return the codec of a schema. Raises SchemaInvalid if no value can be checked against it, and MissingExtra if its
+    encoding needs a package that is not installed."""
     key = fingerprint(schema)
     with _lock:
         found = _kept.get(key)
         if found is not None:
             _kept.move_to_end(key)
             return found
-    found = _make(schema)
+    try:
+        found = _make(schema)
+    except (TypeError, ValueError, OverflowError, re.error) as error:
+        # Constraints that contradict their type or each other, or a pattern that is no regular expression.
+        raise errors.SchemaInvalid(f"the constraints of the schema are not valid: {error}") from None
     with _lock:
         _kept[key] = found
         if len(_kept) > _KEPT_MAX:
@@ -50,7 +55,7 @@ def codec_of(schema: Schema) -> Codec:
 
 def _make(schema: Schema) -> Codec:
     if schema.encoding == "json":
-        return _make_json(schema)
+        return JsonCodec(schema)
     # Their packages are optional.
     if schema.encoding == "avro":
         from oncemq.protocol.schema.values.avro_values import AvroCodec
@@ -59,11 +64,3 @@ def _make(schema: Schema) -> Codec:
     from oncemq.protocol.schema.values.protobuf_values import ProtobufCodec
 
     return ProtobufCodec(schema)
-
-
-def _make_json(schema: Schema) -> Codec:
-    try:
-        return JsonCodec(schema)
-    except (TypeError, ValueError, OverflowError, re.error) as error:
-        # Constraints that contradict their type or each other, or a pattern that is no regular expression.
-        raise errors.SchemaInvalid(f"the constraints of the schema are not valid: {error}") from None

@@ -1,0 +1,91 @@
+"""Checks that need the payload or the installed packages: values of topics whose schema the broker checks.
+
+The engine decides without payloads. What is wrong with one is found here, before the engine decides, and handed to it
+as a refusal, so that it is recorded under the command's number like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from oncemq.engine.state.state import State
+from oncemq.engine.state.topic import Topic
+from oncemq.protocol import commands, errors
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.replies import Refusal
+from oncemq.protocol.schema import Schema, validate_schema
+from oncemq.protocol.schema.extras import missing_for
+from oncemq.protocol.schema.values.codec import codec_of
+from oncemq.protocol.schema.values.payload import check_payload
+
+
+def refuse_values(state: State, command: commands.Command, payloads: Sequence[Frame]) -> Refusal | None:
+    """Return what is wrong with a command whose payloads are intact: a value that does not match the schema, or a
+    schema whose values this broker can't check."""
+    if not isinstance(command, commands.Numbered | commands.Keyed):
+        return None
+    operation = command.operation
+    if isinstance(operation, commands.PutSchema):
+        return _refuse_schema(state, operation)
+    for index, (topic, envelope) in enumerate(_puts(state, operation)):
+        if topic is None or not is_checked(topic, envelope):
+            continue
+        assert topic.schema is not None
+        try:
+            check_payload(bytes(payloads[index]), topic.schema.find, topic.name)
+        except errors.SchemaUnknown:
+            # The engine says so.
+            return None
+        except (errors.SchemaMismatch, errors.Malformed) as error:
+            which = f"put {index}: " if isinstance(operation, commands.Transact) else ""
+            return Refusal(error.code, which + error.text)
+        except errors.MissingExtra as error:
+            return Refusal("UNSUPPORTED", f"this broker can't check the values of topic '{topic.name}': {error.text}")
+    return None
+
+
+def checked_bytes(state: State, operation: commands.Operation) -> int:
+    """Return the bytes of an operation's payloads that the broker decodes to check them."""
+    return sum(
+        envelope.size
+        for topic, envelope in _puts(state, operation)
+        if topic is not None and is_checked(topic, envelope)
+    )
+
+
+def is_checked(topic: Topic, envelope: commands.Envelope) -> bool:
+    """Whether the broker checks the values of a batch. One that names no version is refused or stored unchecked."""
+    return topic.schema is not None and topic.schema.is_checked and envelope.schema_version > 0
+
+
+def _puts(state: State, operation: commands.Operation) -> Iterator[tuple[Topic | None, commands.Envelope]]:
+    if isinstance(operation, commands.Put | commands.Stage):
+        yield state.topics.get(operation.topic), operation.envelope
+    elif isinstance(operation, commands.Transact):
+        for put in operation.puts:
+            yield state.topics.get(put.topic), put.envelope
+
+
+def _refuse_schema(state: State, operation: commands.PutSchema) -> Refusal | None:
+    topic = state.topics.get(operation.topic)
+    known = topic.schema if topic is not None else None
+    check = operation.check or (known.check if known is not None else commands.CHECK_CLIENT)
+    schema = operation.schema or (known.versions[-1].schema if known is not None and known.versions else None)
+    if schema is None:
+        return None
+    missing = missing_for(schema.encoding)
+    if missing:
+        if check != commands.CHECK_BROKER:
+            return None
+        text = f"this broker can't check values in {schema.encoding}: pip install 'oncemq[{missing}]' where it runs"
+        return Refusal("UNSUPPORTED", text)
+    return _refuse_unusable(schema)
+
+
+def _refuse_unusable(schema: Schema) -> Refusal | None:
+    try:
+        validate_schema(schema)
+        codec_of(schema)
+    except errors.SchemaInvalid as error:
+        return Refusal(error.code, error.text)
+    return None

@@ -1,0 +1,101 @@
+"""The broker checks values of topics whose schema says so, before the engine decides."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from oncemq.broker import schema_checks, work
+from oncemq.engine.decide.decision import Decision
+from oncemq.protocol import commands, replies
+from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.replies import Done
+from oncemq.protocol.schema import Schema, parse_fields
+from oncemq.protocol.schema.definitions.parse import parse_definition
+from tests.broker.rig import Rig, code
+from tests.protocol.schema.test_definitions import AVRO
+
+SCHEMA = Schema(parse_fields("id: int64 not null"), definition="id: int64 not null")
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.do(commands.CreateTopic("orders"))
+    rig.do(commands.PutSchema("orders", SCHEMA, "", "broker"))
+    return rig
+
+
+def _batch(*values: bytes, version: int = 1) -> tuple[commands.Envelope, bytes]:
+    payload = encode_batch(values, None, None, None, version)
+    return commands.Envelope(len(values), len(payload), checksum(payload), schema_version=version), payload
+
+
+def test_a_value_that_does_not_match_is_refused_with_its_index_and_the_reason(rig: Rig) -> None:
+    envelope, payload = _batch(b'{"id": 1}', b'{"id": "2"}')
+    refusal = rig.do(commands.Put("orders", envelope), payload=payload)
+    assert refusal == replies.Refusal(
+        "SCHEMA_MISMATCH",
+        "message 1 for 'orders' does not match the schema: id: expected int, got str; the schema says int64 not null",
+    )
+    envelope, payload = _batch(b'{"id": 1}')
+    assert isinstance(rig.do(commands.Put("orders", envelope), payload=payload), replies.PutReply)
+
+
+def test_stages_transactions_and_delayed_puts_are_checked(rig: Rig) -> None:
+    envelope, payload = _batch(b"{}")
+    assert code(rig.do(commands.Stage("s", "orders", "w", 1, envelope), payload=payload)) == "SCHEMA_MISMATCH"
+    transaction = commands.Transact(puts=(commands.Put("orders", envelope),))
+    refusal = rig.do(transaction, payload=payload)
+    assert isinstance(refusal, replies.Refusal)
+    assert refusal.text.startswith("put 0: message 0 for 'orders' does not match the schema: id: the field is missing")
+    delayed = commands.Envelope(1, envelope.size, envelope.checksum, 0, 10**9, b"", 1)
+    assert code(rig.do(commands.Put("orders", delayed), payload=payload)) == "SCHEMA_MISMATCH"
+
+
+def test_a_client_that_checked_nothing_is_refused_by_the_engine(rig: Rig) -> None:
+    envelope, payload = _batch(b"{}", version=0)
+    assert code(rig.do(commands.Put("orders", envelope), payload=payload)) == "SCHEMA_REQUIRED"
+    envelope, payload = _batch(b"{}", version=7)
+    assert code(rig.do(commands.Put("orders", envelope), payload=payload)) == "SCHEMA_UNKNOWN"
+
+
+def test_the_envelope_and_the_payload_name_the_same_version(rig: Rig) -> None:
+    payload = encode_batch([b"{}"], None, None, None, 2)
+    envelope = commands.Envelope(1, len(payload), checksum(payload), schema_version=1)
+    command = rig.numbered(commands.Put("orders", envelope))
+    assert code(rig.ask(command, payload)) == "MALFORMED"
+
+
+def test_values_are_not_decoded_unless_the_broker_checks(rig: Rig) -> None:
+    rig.do(commands.PutSchema("orders", None, "", "client"))
+    envelope, payload = _batch(b"not even JSON")
+    assert isinstance(rig.do(commands.Put("orders", envelope), payload=payload), replies.PutReply)
+
+
+def test_a_check_that_needs_a_missing_package_can_not_be_set(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_checks, "missing_for", lambda _: "avro")
+    rig.do(commands.CreateTopic("events"))
+    schema = parse_definition(json.dumps(AVRO))
+    refusal = rig.do(commands.PutSchema("events", schema, "", "broker"))
+    assert isinstance(refusal, replies.Refusal)
+    assert refusal.code == "UNSUPPORTED"
+    assert "pip install 'oncemq[avro]'" in refusal.text
+    assert isinstance(rig.do(commands.PutSchema("events", schema)), replies.SchemaReply)
+    assert code(rig.do(commands.PutSchema("events", None, "", "broker"))) == "UNSUPPORTED"
+
+
+def test_a_schema_whose_constraints_are_not_valid_is_refused(rig: Rig) -> None:
+    field = parse_fields("name: string")[0]
+    unusable = Schema((type(field)("name", field.type, constraints={"pattern": "("}),))
+    assert code(rig.do(commands.PutSchema("orders", unusable, "none"))) == "SCHEMA_INVALID"
+
+
+def test_checks_count_as_work_of_the_peer(rig: Rig) -> None:
+    envelope, _ = _batch(*[b'{"id": 1}'] * 10_000)
+    command = rig.numbered(commands.Put("orders", envelope))
+    state = rig.broker.engine.state
+    checked = work.units_of(state, command, Decision(Done()))
+    rig.do(commands.PutSchema("orders", None, "", "client"), session="bob")
+    assert checked > 100 > work.units_of(state, command, Decision(Done()))
