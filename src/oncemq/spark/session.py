@@ -17,8 +17,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from oncemq.config.sources import TRACEBACK_VARIABLE
 from oncemq.protocol import errors
-from oncemq.spark import java
+from oncemq.spark import java, jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +29,10 @@ _MEMORY_MIB_MAX = 4096
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _JAVA_SESSION = "org.apache.spark.sql.classic.SparkSession"
 
+#: What is logged of a message and its exception: everything, or all but the frames of Java's stack, which are usually
+#: more than a hundred lines.
+_WHOLE = "%m%n%ex"
+_WITHOUT_FRAMES = r"%replace{%m%n%ex}{\\n\\s+(at |\\.\\.\\. )[^\\n]*}{}"
 #: Logs warnings and errors to standard error, without those that every start, query or stop causes.
 _LOG4J = """\
 rootLogger.level = warn
@@ -36,7 +41,7 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
+appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: @TEXT@
 appender.stderr.filter.routine.type = RegexFilter
 appender.stderr.filter.routine.regex = .*(AQE is not supported|Failed to cancel job group).*
 appender.stderr.filter.routine.onMatch = DENY
@@ -133,7 +138,9 @@ def _set_logging(settings: dict[str, str]) -> None:
     lines = [
         f"logger.{number}.name = {name}\nlogger.{number}.level = error\n" for number, name in enumerate(_ERRORS_ONLY)
     ]
-    path = java.write_once(java.cache_folder() / "spark" / "log4j2.properties", _LOG4J + "".join(lines))
+    text = _WHOLE if os.environ.get(TRACEBACK_VARIABLE) else _WITHOUT_FRAMES
+    name = "log4j2-whole.properties" if text is _WHOLE else "log4j2.properties"
+    path = java.write_once(java.cache_folder() / "spark" / name, _LOG4J.replace("@TEXT@", text) + "".join(lines))
     settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={path.as_uri()} {options}".strip()
 
 
@@ -172,6 +179,15 @@ def session_for(
         return
     built = build(name, master=master, conf=conf)
     try:
-        yield built
+        with jvm.explained():
+            yield built
     finally:
-        built.stop()
+        stop(built)
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop a session, even if its Java process has ended."""
+    if jvm.exit_code() is None:
+        spark.stop()
+    else:
+        jvm.forget()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -33,9 +32,7 @@ def run(*arguments: str, **rest: Any) -> Result:
 def archived(monkeypatch: pytest.MonkeyPatch) -> list[Pipeline]:
     """What would be run, with a broker that answers and without a JVM."""
     found: list[Pipeline] = []
-    monkeypatch.setattr(
-        "oncemq.cli.pipeline.spark_command.connected", lambda _: nullcontext(SimpleNamespace(health=dict))
-    )
+    monkeypatch.setattr("oncemq.spark.pipeline.runs.broker_wait.BrokerWait.wait", lambda _: True)
     context = SimpleNamespace(setLogLevel=lambda _: None)
     session = SimpleNamespace(stop=lambda: None, sparkContext=context)
     monkeypatch.setattr("oncemq.spark.session.build", lambda *_, **__: session)

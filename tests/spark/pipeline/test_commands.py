@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -111,9 +110,7 @@ def test_a_trigger_of_the_command_line_is_checked_with_the_rest(good: str, monke
 @pytest.fixture
 def broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks it."""
-    monkeypatch.setattr(
-        "oncemq.cli.pipeline.spark_command.connected", lambda _: nullcontext(SimpleNamespace(health=dict))
-    )
+    monkeypatch.setattr("oncemq.spark.pipeline.runs.broker_wait.BrokerWait.wait", lambda _: True)
 
 
 def test_a_broker_that_is_away_is_known_before_spark_starts(good: str, monkeypatch: pytest.MonkeyPatch) -> None:

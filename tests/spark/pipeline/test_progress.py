@@ -79,6 +79,7 @@ def test_programs_get_an_object_for_each_batch_and_for_the_end() -> None:
     assert [json.loads(line) for line in lines] == [
         {
             "event": "batch",
+            "pipeline": "totals",
             "number": 0,
             "rows": 1000,
             "rows_per_s": 2000.0,
@@ -88,6 +89,7 @@ def test_programs_get_an_object_for_each_batch_and_for_the_end() -> None:
         },
         {
             "event": "end",
+            "pipeline": "totals",
             "name": "totals",
             "batches": 2,
             "rows": 1500,

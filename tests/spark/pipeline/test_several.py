@@ -68,7 +68,8 @@ def test_pipelines_that_were_started_run_together_and_are_stopped(
     assert running.wait(0.01) is None
     summary = running.stop(DEADLINE_S)
     assert summary is not None
-    assert (summary.rows, summary.is_stopped, running.status, running.query) == (8, True, "stopped", None)
+    assert (summary.rows, summary.is_stopped) == (8, True)
+    assert str(running.status) == "stopped"
 
 
 def test_the_example_of_a_join_pairs_orders_with_payments_once(

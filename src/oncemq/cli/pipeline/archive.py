@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
+from oncemq.cli.pipeline.execution import Job, run_pipeline
 from oncemq.cli.pipeline.spark_command import (
     AVAILABLE_NOW,
     SparkRun,
     broker_url,
     explain_errors,
     parse_trigger,
-    run_pipeline,
     spark_options,
 )
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
@@ -114,4 +114,4 @@ def archive(
             max_per_trigger=max_per_trigger or archiver.MESSAGES_PER_TRIGGER,
             **settings,
         )
-        run_pipeline(ctx, pipeline, spark, reach, as_json=as_json)
+        run_pipeline(ctx, Job(pipeline), spark, reach, as_json=as_json)

@@ -13,7 +13,7 @@ COMMANDS = {
     "validate": Lazy(
         "oncemq.cli.pipeline.validate:validate", _PIPELINES, "Report all problems of pipelines without running them."
     ),
-    "run": Lazy("oncemq.cli.pipeline.run:run", _PIPELINES, "Run a pipeline that a file declares."),
+    "run": Lazy("oncemq.cli.pipeline.run:run", _PIPELINES, "Run pipelines that files declare."),
     "archive": Lazy(
         "oncemq.cli.pipeline.archive:archive", _READY, "Archive topics as Parquet or Delta, each message once."
     ),

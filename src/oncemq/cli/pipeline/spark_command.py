@@ -24,7 +24,6 @@ from oncemq.terminal import is_terminal, note, printable, printable_json
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from oncemq.spark.pipeline.model import Pipeline
     from oncemq.spark.pipeline.progress import Reporter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -139,14 +138,16 @@ def spark_session(name: str, master: str, conf: Mapping[str, str] | None = None)
             spark = session.build(name, master=master, conf=conf)
         from pyspark.errors import PySparkException
 
+        from oncemq.spark import jvm
         from oncemq.spark.pipeline.spark_errors import explain
 
         try:
-            yield spark
+            with jvm.explained():
+                yield spark
         except PySparkException as error:
             raise explain(error) from error
         finally:
-            spark.stop()
+            session.stop(spark)
 
 
 @contextmanager
@@ -170,12 +171,13 @@ def explain_errors(has_traceback: bool) -> Iterator[None]:
     try:
         yield
     except errors.OnceMQError as error:
-        if _wants_traceback(has_traceback):
+        if wants_traceback(has_traceback):
             click.echo(printable("".join(traceback.format_exception(error))), nl=False, err=True)
         raise
 
 
-def _wants_traceback(has_traceback: bool) -> bool:
+def wants_traceback(has_traceback: bool) -> bool:
+    """Whether the whole error of Spark is printed."""
     from oncemq.config import sources
 
     return has_traceback or bool(os.environ.get(sources.TRACEBACK_VARIABLE))
@@ -195,25 +197,6 @@ def require_broker(reach: Reach) -> None:
         client.health()
 
 
-def run_pipeline(
-    ctx: click.Context, pipeline: Pipeline, spark: SparkRun, reach: Reach, *, as_json: bool, **options: Any
-) -> None:
-    """Run a pipeline until it is complete or a signal stops it, which sets the exit code. `options` are those of
-    `runner.run`."""
-    from oncemq.spark.pipeline import runner
-
-    reporter = make_reporter(has_end=not pipeline.trigger.every, as_json=as_json, is_quiet=spark.quiet)
-    url = broker_url(reach)
-    require_broker(reach)
-    with spark_session(pipeline.name, spark.master, spark.conf) as session, StopSignal() as stop:
-        if not _wants_traceback(spark.has_traceback):
-            # The command prints errors as one sentence. Spark would print hundreds of lines before that.
-            session.sparkContext.setLogLevel("OFF")
-        runner.run(pipeline, url=url, session=session, reporter=reporter, is_stopping=stop, **options)
-    if stop.number:
-        ctx.exit(128 + stop.number)
-
-
 # Progress.
 
 
@@ -222,7 +205,7 @@ def make_reporter(*, has_end: bool, as_json: bool, is_quiet: bool) -> Reporter:
     from oncemq.spark.pipeline import progress
 
     if as_json:
-        return progress.JsonReporter(_write_line)
+        return progress.JsonReporter(write_line)
     if is_quiet:
         return progress.SilentReporter()
     if is_terminal():
@@ -233,7 +216,7 @@ def make_reporter(*, has_end: bool, as_json: bool, is_quiet: bool) -> Reporter:
     return progress.LineReporter(note, time.monotonic)
 
 
-def _write_line(line: str) -> None:
+def write_line(line: str) -> None:
     """Write a line without buffering, so that a reader sees the progress."""
     click.echo(printable_json(line))
     sys.stdout.flush()

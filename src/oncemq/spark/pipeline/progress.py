@@ -79,9 +79,11 @@ class SilentReporter:
 class LineReporter:
     """A line per micro-batch, at most one per second, and a line at the end."""
 
-    def __init__(self, print_line: Callable[[str], None], clock_s: Callable[[], float]) -> None:
+    def __init__(self, print_line: Callable[[str], None], clock_s: Callable[[], float], *, prefix: str = "") -> None:
+        """`prefix` begins the lines of a micro-batch, if several pipelines print lines."""
         self._print_line = print_line
         self._clock_s = clock_s
+        self._prefix = prefix
         self._next_s = 0.0
 
     def begin(self, name: str) -> None:
@@ -91,10 +93,10 @@ class LineReporter:
         if self._clock_s() < self._next_s:
             return
         self._next_s = self._clock_s() + _LINE_INTERVAL_S
-        self._print_line(f"batch {batch.number}: {batch_text(batch)}")
+        self._print_line(f"{self._prefix}batch {batch.number}: {batch_text(batch)}")
 
     def notice(self, text: str) -> None:
-        self._print_line(text)
+        self._print_line(f"{self._prefix}{text}")
 
     def end(self, summary: Summary | None) -> None:
         if summary is not None:
@@ -102,23 +104,27 @@ class LineReporter:
 
 
 class JsonReporter:
-    """A JSON object per micro-batch, and one at the end."""
+    """A JSON object per micro-batch, and one at the end. Each names the pipeline."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
+        self._pipeline: str | None = None
 
     def begin(self, name: str) -> None:
-        del name
+        self._pipeline = name
 
     def batch(self, batch: Batch) -> None:
-        self._write(_json({"event": "batch", **msgspec.structs.asdict(batch)}))
+        self._print("batch", msgspec.structs.asdict(batch))
 
     def notice(self, text: str) -> None:
-        self._write(_json({"event": "notice", "text": text}))
+        self._print("notice", {"text": text})
 
     def end(self, summary: Summary | None) -> None:
         if summary is not None:
-            self._write(_json({"event": "end", **msgspec.structs.asdict(summary)}))
+            self._print("end", msgspec.structs.asdict(summary))
+
+    def _print(self, event: str, fields: Mapping[str, Any]) -> None:
+        self._write(_json({"event": event, "pipeline": self._pipeline, **fields}))
 
 
 class BarReporter:

@@ -234,10 +234,12 @@ class _Run:
 def _explain_errors(pipeline: Pipeline, locate_sql: SqlLocator | None) -> Iterator[None]:
     from pyspark.errors import PySparkException
 
+    from oncemq.spark import jvm
     from oncemq.spark.pipeline.spark_errors import explain
 
     try:
-        yield
+        with jvm.explained():
+            yield
     except PySparkException as error:
         sql = pipeline.transform.sql if pipeline.transform else ""
         raise explain(error, locate_sql, sql) from error

@@ -46,7 +46,7 @@ def start(
     """
     activate(stream.sparkSession)
     refuse_lost_metadata(checkpoint)
-    broker = {"url": url, "timeout": timeout}
+    broker = {"url": url, "timeout": timeout, "checkpointLocation": checkpoint}
     writer = _writer(stream, target, broker, output) if dead is None else _both(stream, dead, target, broker)
     writer = writer.option("checkpointLocation", checkpoint).trigger(**trigger).outputMode(output)
     return (writer.queryName(name) if name else writer).start()

@@ -64,10 +64,19 @@ class RunningPipeline:
             return "failed"
         return "stopped" if self._summary.is_stopped else "done"
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the run has not ended."""
+        return self._thread.is_alive()
+
     def stop(self, timeout_s: float | None = None) -> Summary | None:
         """Stop the run, wait for its end, and return its summary. Raises the error with which it failed."""
-        self._stopping.set()
+        self.request_stop()
         return self.wait(timeout_s)
+
+    def request_stop(self) -> None:
+        """Stop the run, without waiting for its end."""
+        self._stopping.set()
 
     def wait(self, timeout_s: float | None = None) -> Summary | None:
         """Wait until the run ends, and return its summary; None if it has not ended after `timeout_s`.
