@@ -90,6 +90,7 @@ def test_a_method_is_in_the_class_that_a_user_holds_with_its_result_and_its_docu
         "Transaction": "AsyncTransaction",
         "Stager": "AsyncStager",
         "Iterator[Message]": "AsyncIterator[Message]",
+        "Iterator[pyarrow.Table]": "AsyncIterator[pyarrow.Table]",
     }
     for name, method in vars(blocking).items():
         if name.startswith("_") or name in ONLY_FOR_THREADS or not inspect.isfunction(method):
@@ -107,7 +108,8 @@ def test_what_may_wait_is_awaited() -> None:
         methods = {name for name, _ in inspect.getmembers(shell, inspect.isfunction) if not name.startswith("_")}
         plain = {name for name in methods if not inspect.iscoroutinefunction(getattr(shell, name))}
         collected = {"put", "put_many", "ack"} if shell is oncemq.aio.Transaction else set()
-        known = {"put_nowait", "read", "messages", "tasks", "handling", "done", "transaction", "stager"}
+        known = {"put_nowait", "read", "read_frames", "messages", "frames", "tasks", "handling", "done", "transaction"}
+        known |= {"stager"}
         assert plain <= known | collected, shell
 
 

@@ -121,9 +121,7 @@ def _fits(given: Any, wanted: Any) -> bool:
         return _is_list(given) and _fits(given.value_type, wanted.value_type)
     if kinds.is_timestamp(wanted):
         return kinds.is_timestamp(given) and (given.tz is None) == (wanted.tz is None)
-    return any(is_one(given) and is_one(wanted) for is_one in _FAMILIES) or (
-        kinds.is_decimal(wanted) and (kinds.is_integer(given) or kinds.is_decimal(given))
-    )
+    return any(is_one(given) and is_one(wanted) for is_one in _FAMILIES)
 
 
 def _is_list(kind: Any) -> bool:
@@ -136,6 +134,10 @@ def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
+def _is_exact(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
 def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
@@ -146,7 +148,7 @@ def _is_bytes(kind: Any) -> bool:
     )
 
 
-_FAMILIES = (_is_number, _is_text, _is_bytes, pa.types.is_date, pa.types.is_time)
+_FAMILIES = (_is_number, _is_exact, _is_text, _is_bytes, pa.types.is_date, pa.types.is_time)
 
 
 def _problem(array: Any, field: Field, path: str) -> str | None:
@@ -171,3 +173,16 @@ def _problem(array: Any, field: Field, path: str) -> str | None:
         )
         return next(filter(None, members), None)
     return None
+
+
+def key_column(table: Any, name: str) -> Any:
+    """Return the keys of messages: text as UTF-8, bytes as they are, other values as text. Raises SchemaMismatch."""
+    if name not in table.schema.names:
+        raise errors.SchemaMismatch(
+            f"there is no column '{name}' for the key; there are {', '.join(table.schema.names)}"
+        )
+    column = table.column(name).combine_chunks()
+    try:
+        return column if column.type == pa.binary() else column.cast(pa.string()).cast(pa.binary())
+    except pa.ArrowException:
+        raise errors.SchemaMismatch(f"column '{name}' is {column.type}, which can't be a key") from None

@@ -94,12 +94,12 @@ def _to_binary(column: Any) -> Any:
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 
-def build_payloads(rows: MessageColumns, bytes_max: int) -> Iterator[Payload]:
+def build_payloads(rows: MessageColumns, bytes_max: int, schema_version: int = 0) -> Iterator[Payload]:
     """Encode rows, in their order, as batches of at most `bytes_max` without head and padding. A larger row is a batch
-    of its own."""
+    of its own. `schema_version` is the version of the topic's schema that the values match; 0 = the topic has none."""
     start = 0
     for stop in _batch_ends(rows, bytes_max):
-        yield _encode(rows.slice(start, stop - start))
+        yield _encode(rows.slice(start, stop - start), schema_version)
         start = stop
 
 
@@ -129,11 +129,12 @@ def _offsets(column: Any) -> Any:
     return np.frombuffer(column.buffers()[1], dtype="<i4", count=len(column) + 1, offset=4 * column.offset)
 
 
-def _encode(rows: MessageColumns) -> Payload:
+def _encode(rows: MessageColumns, schema_version: int) -> Payload:
     values, values_bytes = _section(rows.values)
     extras = extra_sections(rows.keys, rows.headers, rows.times_ms)
     count = len(rows.values)
-    head = _HEAD.pack(PLAIN, extras.flags, 0, count, values_bytes, extras.keys_bytes, extras.headers_bytes, 0)
+    sizes = (values_bytes, extras.keys_bytes, extras.headers_bytes)
+    head = _HEAD.pack(PLAIN, extras.flags, 0, count, *sizes, schema_version)
     return Payload(count, b"".join([head, *values, *extras.parts]), extras.key_hashes)
 
 

@@ -16,7 +16,7 @@ from oncemq.arrow.values import decode_values
 from oncemq.protocol.replies import BatchHead
 from oncemq.protocol.schema import Schema
 
-#: The version of a topic's schema → the schema. Raises SchemaUnknown.
+#: The version of a topic's schema → the schema; 0 → the one for messages from before it had any. Raises SchemaUnknown.
 SchemaOf = Callable[[int], Schema]
 
 
@@ -33,7 +33,7 @@ def read_typed(batches: Sequence[tuple[BatchHead, bytes]], schema: Schema, schem
     """Return the rows of stored batches. The head of each says which of its messages are meant.
 
     Raises Malformed for a damaged batch, SchemaMismatch for columns that can't be read with this schema."""
-    parts = list(_decoded(batches, schema, schema_of))
+    parts = list(_decoded(batches, schema_of))
     if all(reasons is None for _, reasons in parts):
         return TypedRows(_concatenated([evolve(columns, schema) for columns, _ in parts]), None)
     loose = loosened(schema)
@@ -47,29 +47,25 @@ def loosened(schema: Schema) -> Schema:
     return msgspec.structs.replace(schema, fields=tuple(fields))
 
 
-def _decoded(
-    batches: Sequence[tuple[BatchHead, bytes]], schema: Schema, schema_of: SchemaOf
-) -> Iterator[tuple[Any, Any]]:
+def _decoded(batches: Sequence[tuple[BatchHead, bytes]], schema_of: SchemaOf) -> Iterator[tuple[Any, Any]]:
     """Yield columns, in the version that they were written with, and the reasons for rows that do not match."""
     plain: list[StoredBatch] = []
     for head, payload in batches:
         batch = StoredBatch(head, payload)
         layout = batch.layout
         if plain and (not layout.value_offsets_at or layout.schema_version != plain[0].layout.schema_version):
-            yield _decode_plain(plain, schema, schema_of)
+            yield _decode_plain(plain, schema_of)
             plain = []
         if layout.value_offsets_at:
             plain.append(batch)
         else:
             yield typed_columns(payload, layout).slice(head.skip, head.count), None
     if plain:
-        yield _decode_plain(plain, schema, schema_of)
+        yield _decode_plain(plain, schema_of)
 
 
-def _decode_plain(batches: Sequence[StoredBatch], schema: Schema, schema_of: SchemaOf) -> tuple[Any, Any]:
-    version = batches[0].layout.schema_version
-    # Messages from before the topic had a schema are as good as they match.
-    written = schema_of(version) if version else schema
+def _decode_plain(batches: Sequence[StoredBatch], schema_of: SchemaOf) -> tuple[Any, Any]:
+    written = schema_of(batches[0].layout.schema_version)
     values = pa.concat_arrays([batch.values() for batch in batches])
     columns, reasons = decode_values(values, written)
     return columns, reasons if reasons.null_count < len(reasons) else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oncemq.client.admin import Admin, Overflow
 from oncemq.client.connection import Connection
@@ -15,6 +15,7 @@ from oncemq.client.consumer.aio import PatternSubscription, Subscription
 from oncemq.client.consumer.options import ConsumerOptions
 from oncemq.client.consumer.reader import Reader, Start
 from oncemq.client.consumer.subscriptions import Subscriptions
+from oncemq.client.frames.frames import Frames
 from oncemq.client.producer.batch_buffer import PendingMessage
 from oncemq.client.producer.encoding import Headers, Value, make_one_put
 from oncemq.client.producer.receipt import Receipt
@@ -30,6 +31,8 @@ from oncemq.client.worker.subscriptions import SharedSubscriptions, sharing_of
 from oncemq.protocol.message import Message
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from oncemq.client.consumer.filter import Wanted
     from oncemq.client.worker.dead_letters import DeadLetter
     from oncemq.protocol import replies
@@ -69,6 +72,7 @@ class Client:
         self._connection = connection
         self._producer = connection.producer
         self._admin = Admin(context)
+        self._frames = Frames(context, connection.producer)
         self._stages = Stages(context)
         self._dead_letters = DeadLetterAdmin(context)
         self._subscriptions = Subscriptions(context, Subscription, PatternSubscription)
@@ -141,6 +145,29 @@ class Client:
         """
         batches = self._producer.batches_of(topic, values, keys, headers, create, ttl_s, delay_s)
         return await self._driver.run(self._producer.put_batches(topic, batches))
+
+    async def put_frame(
+        self,
+        topic: str,
+        frame: Any,
+        *,
+        key: str | None = None,
+        headers: Headers | None = None,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+        version: int = 0,
+    ) -> Receipt:
+        """Store the rows of a frame, in order, in a topic with a schema: an Arrow table or record batch, a frame of
+        pandas or Polars, or anything with Arrow's PyCapsule interface. When this returns, all are on the broker's disk.
+
+        The columns must be those of the schema (`version`; 0 is the newest). Nullable ones may be missing. `key` names
+        the column whose values are the keys. All rows get the `headers`. Rows are sent in batches; each batch is stored
+        whole or not at all. Raises SchemaMismatch, which names the column, before anything is stored.
+
+        >>> (await client.put_frame("orders", pandas.DataFrame({"id": [1, 2], "price": [9.5, 7.0]}), key="id")).count
+        2
+        """
+        return await self._driver.run(self._frames.put(topic, frame, key, headers, ttl_s, delay_s, version))
 
     def put_nowait(
         self,
@@ -428,6 +455,53 @@ class Client:
             while messages := await self._driver.run(reader.next_part()):
                 for message in messages:
                     yield message
+        finally:
+            reader.close()
+
+    async def read_frame(
+        self,
+        topic: str,
+        start: Start | datetime | None = None,
+        *,
+        stop: int | None = None,
+        version: int = 0,
+        columns: Sequence[str] = (),
+    ) -> pyarrow.Table:
+        """Return stored messages of a topic with a schema as one Arrow table: from `start` (by default the first) up to
+        `stop` (exclusive) or the end. Arguments as for `read_frames`. Raises SchemaUnknown, SchemaMismatch.
+
+        >>> (await client.read_frame("orders")).to_pandas()
+           id  price
+        0   1    9.5
+        """
+        frames = self.read_frames(topic, start, stop=stop, version=version, columns=columns)
+        tables = [table async for table in frames]
+        return await self._driver.run(self._frames.concatenated(topic, tables, version, columns))
+
+    async def read_frames(
+        self,
+        topic: str,
+        start: Start | datetime | None = None,
+        *,
+        stop: int | None = None,
+        follow: bool = False,
+        version: int = 0,
+        columns: Sequence[str] = (),
+    ) -> AsyncIterator[pyarrow.Table]:
+        """Iterate over stored messages of a topic with a schema as Arrow tables of moderate size. `start`, `stop` and
+        `follow` are as for `read`.
+
+        `version` of the schema: its columns; 0 is the newest. Messages of other versions are converted: added columns
+        are null or have their default. `columns` of the messages (`offset`, `key`, `headers`, `timestamp`, …) are
+        added, as `message_offset` and so on. Raises SchemaMismatch, with the offset, for a message that does not match.
+
+        >>> async for table in client.read_frames("orders", columns=["offset"]):
+        ...     polars.from_arrow(table)
+        """
+        reader = self._frames.reader(topic, start, stop, follow, version, columns)
+        try:
+            while (table := await self._driver.run(reader.next_frame())) is not None:
+                yield table
         finally:
             reader.close()
 

@@ -10,6 +10,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from oncemq.client.frames.schemas import FrameSchemas
 from oncemq.client.runtime.rpc import ask, wait_for_reply
 from oncemq.protocol import errors
 from oncemq.protocol.replies import expect
@@ -52,6 +53,8 @@ class ClientContext:
         #: Subscriptions that are open: `Client.close` closes them.
         self.open_subscriptions: set[OpenSubscription] = set()
         self._buffers = buffers
+        #: The schemas of topics that are read or written as frames.
+        self.frame_schemas = FrameSchemas(self)
         _contexts.add(self)
 
     @property

@@ -97,9 +97,12 @@ class StageWriter:
         #: The first error. Nothing is sent after it.
         self._error: errors.OnceMQError | None = None
 
-    def add(self, count: int, payload: Frame, key_hashes: bytes, ttl_ms: int) -> Flow[None]:
+    def add(
+        self, count: int, payload: Frame, key_hashes: bytes, ttl_ms: int, schema_version: int, schema_topic_id: int
+    ) -> Flow[None]:
         """Send a batch, after those in flight have become few enough."""
-        envelope = commands.Envelope(count, len(payload), checksum(payload), ttl_ms, 0, key_hashes)
+        schema = (schema_version, schema_topic_id)
+        envelope = commands.Envelope(count, len(payload), checksum(payload), ttl_ms, 0, key_hashes, *schema)
         return self._add(commands.Stage(*self._whose, envelope), payload)
 
     def _add(self, operation: commands.Stage, payload: Frame) -> Flow[None]:
@@ -187,16 +190,27 @@ class Stager(_BaseStager):
 
     _driver: ThreadDriver
 
-    def add(self, count: int, payload: Frame, *, key_hashes: bytes = b"", ttl_ms: int = 0) -> None:
+    def add(
+        self,
+        count: int,
+        payload: Frame,
+        *,
+        key_hashes: bytes = b"",
+        ttl_ms: int = 0,
+        schema_version: int = 0,
+        schema_topic_id: int = 0,
+    ) -> None:
         """Stage a batch of `count` messages, encoded as protocol/batch.py does. Returns before it is stored: `finish`
-        waits for that.
+        waits for that. For a topic with a schema, `schema_version` is the version that the caller has checked the
+        values against, and `schema_topic_id` the id of the topic.
 
         Raises the error that an earlier batch was refused with, and TooLarge for a batch that is larger than the
         broker accepts (`client.batch_bytes_max`).
 
         >>> stager.add(2, encode_batch([b"a", b"b"]))
         """
-        self._driver.run(self._stage_writer.add(count, payload, key_hashes, ttl_ms))
+        schema = (schema_version, schema_topic_id)
+        self._driver.run(self._stage_writer.add(count, payload, key_hashes, ttl_ms, *schema))
 
     def finish(self) -> int:
         """Wait until everything that was added is stored. Returns the stage's count; raises the first error.
@@ -220,16 +234,28 @@ class AsyncStager(_BaseStager):
 
     _driver: EventLoopDriver
 
-    async def add(self, count: int, payload: Frame, *, key_hashes: bytes = b"", ttl_ms: int = 0) -> None:
+    async def add(
+        self,
+        count: int,
+        payload: Frame,
+        *,
+        key_hashes: bytes = b"",
+        ttl_ms: int = 0,
+        schema_version: int = 0,
+        schema_topic_id: int = 0,
+    ) -> None:
         """Stage a batch of `count` messages, encoded as protocol/batch.py does. Returns before it is stored: `finish`
-        waits for that.
+        waits for that. For a topic with a schema, `schema_version` is the version that the caller has checked the
+        values against, and `schema_topic_id` the id of the topic.
 
         Raises the error that an earlier batch was refused with, and TooLarge for a batch that is larger than the
         broker accepts (`client.batch_bytes_max`).
 
         >>> await stager.add(2, encode_batch([b"a", b"b"]))
         """
-        await self._driver.run(self._stage_writer.add(count, payload, key_hashes, ttl_ms))
+        await self._driver.run(
+            self._stage_writer.add(count, payload, key_hashes, ttl_ms, schema_version, schema_topic_id)
+        )
 
     async def finish(self) -> int:
         """Wait until everything that was added is stored. Returns the stage's count; raises the first error.

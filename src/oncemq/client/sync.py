@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from oncemq.client.admin import Admin, Overflow
 from oncemq.client.connection import Connection
@@ -16,6 +16,7 @@ from oncemq.client.consumer.reader import Reader, Start
 from oncemq.client.consumer.subscriptions import Subscriptions
 from oncemq.client.consumer.sync import PatternSubscription, Subscription
 from oncemq.client.context import ClientContext
+from oncemq.client.frames.frames import Frames
 from oncemq.client.inbox.database import TABLE, database_of
 from oncemq.client.inbox.inbox import Inbox
 from oncemq.client.producer.batch_buffer import PendingMessage
@@ -35,6 +36,8 @@ from oncemq.client.worker.sync import SharedSubscription
 from oncemq.protocol.message import Message
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from oncemq.client.consumer.filter import Wanted
     from oncemq.client.inbox.inbox import Connection as Database
     from oncemq.client.options import ConnectSettings
@@ -72,6 +75,7 @@ class Client:
         self._connection = connection
         self._producer = connection.producer
         self._admin = Admin(context)
+        self._frames = Frames(context, connection.producer)
         self._stages = Stages(context)
         self._dead_letters = DeadLetterAdmin(context)
         self._subscriptions = Subscriptions(context, Subscription, PatternSubscription)
@@ -150,6 +154,29 @@ class Client:
         """
         batches = self._producer.batches_of(topic, values, keys, headers, create, ttl_s, delay_s)
         return self._driver.run(self._producer.put_batches(topic, batches))
+
+    def put_frame(
+        self,
+        topic: str,
+        frame: Any,
+        *,
+        key: str | None = None,
+        headers: Headers | None = None,
+        ttl_s: float | None = None,
+        delay_s: float | None = None,
+        version: int = 0,
+    ) -> Receipt:
+        """Store the rows of a frame, in order, in a topic with a schema: an Arrow table or record batch, a frame of
+        pandas or Polars, or anything with Arrow's PyCapsule interface. When this returns, all are on the broker's disk.
+
+        The columns must be those of the schema (`version`; 0 is the newest). Nullable ones may be missing. `key` names
+        the column whose values are the keys. All rows get the `headers`. Rows are sent in batches; each batch is stored
+        whole or not at all. Raises SchemaMismatch, which names the column, before anything is stored.
+
+        >>> client.put_frame("orders", pandas.DataFrame({"id": [1, 2], "price": [9.5, 7.0]}), key="id").count
+        2
+        """
+        return self._driver.run(self._frames.put(topic, frame, key, headers, ttl_s, delay_s, version))
 
     def put_nowait(
         self,
@@ -440,6 +467,52 @@ class Client:
         try:
             while messages := self._driver.run(reader.next_part()):
                 yield from messages
+        finally:
+            reader.close()
+
+    def read_frame(
+        self,
+        topic: str,
+        start: Start | datetime | None = None,
+        *,
+        stop: int | None = None,
+        version: int = 0,
+        columns: Sequence[str] = (),
+    ) -> pyarrow.Table:
+        """Return stored messages of a topic with a schema as one Arrow table: from `start` (by default the first) up to
+        `stop` (exclusive) or the end. Arguments as for `read_frames`. Raises SchemaUnknown, SchemaMismatch.
+
+        >>> client.read_frame("orders").to_pandas()
+           id  price
+        0   1    9.5
+        """
+        tables = list(self.read_frames(topic, start, stop=stop, version=version, columns=columns))
+        return self._driver.run(self._frames.concatenated(topic, tables, version, columns))
+
+    def read_frames(
+        self,
+        topic: str,
+        start: Start | datetime | None = None,
+        *,
+        stop: int | None = None,
+        follow: bool = False,
+        version: int = 0,
+        columns: Sequence[str] = (),
+    ) -> Iterator[pyarrow.Table]:
+        """Iterate over stored messages of a topic with a schema as Arrow tables of moderate size. `start`, `stop` and
+        `follow` are as for `read`.
+
+        `version` of the schema: its columns; 0 is the newest. Messages of other versions are converted: added columns
+        are null or have their default. `columns` of the messages (`offset`, `key`, `headers`, `timestamp`, …) are
+        added, as `message_offset` and so on. Raises SchemaMismatch, with the offset, for a message that does not match.
+
+        >>> for table in client.read_frames("orders", columns=["offset"]):
+        ...     polars.from_arrow(table)
+        """
+        reader = self._frames.reader(topic, start, stop, follow, version, columns)
+        try:
+            while (table := self._driver.run(reader.next_frame())) is not None:
+                yield table
         finally:
             reader.close()
 

@@ -44,7 +44,8 @@ _KNOWN = HAS_KEYS | HAS_HEADERS | HAS_TIMES
 _PAD = [b"\0" * n for n in range(8)]
 _BIG_ENDIAN = sys.byteorder == "big"
 
-_encode_headers = msgspec.msgpack.Encoder().encode
+#: Encodes the headers of one message.
+encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
@@ -108,7 +109,7 @@ def encode_batch(
         parts += [_bitmap(keys), *column]
     if headers is not None and any(headers):
         flags |= HAS_HEADERS
-        column, headers_bytes = _column([_encode_headers(entry) if entry else b"" for entry in headers])
+        column, headers_bytes = _column([encode_headers(entry) if entry else b"" for entry in headers])
         parts += column
     if times_ms is not None:
         flags |= HAS_TIMES

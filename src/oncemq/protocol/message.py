@@ -8,6 +8,9 @@ import msgspec
 
 from oncemq.protocol.schema.model import Schema
 
+#: Where the columns of a message stand beside those of its value, their names start with this.
+COLUMN_PREFIX = "message_"
+
 
 class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """One message as a consumer receives it.

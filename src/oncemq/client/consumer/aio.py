@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Self
@@ -20,6 +20,8 @@ from oncemq.client.runtime.caller import Caller
 from oncemq.protocol.message import Message
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from oncemq.client.runtime.event_loop import EventLoopDriver
 
 TASK = Caller("task", lambda: id(asyncio.current_task()))
@@ -108,6 +110,24 @@ class Subscription:
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self.messages()
+
+    async def frames(
+        self, timeout_s: float | None = None, *, version: int = 0, columns: Sequence[str] = ()
+    ) -> AsyncIterator[pyarrow.Table]:
+        """Iterate over messages of a topic with a schema as Arrow tables, each with what has arrived. Ends when nothing
+        came for `timeout_s` (None: never). A table is acked as a whole, when the next one is requested.
+
+        `version` of the schema: its columns; 0 is the newest. `columns` of the messages (`offset`, `key`, `timestamp`,
+        …) are added, as `message_offset` and so on. Raises SchemaMismatch, with the offset, for a message that does not
+        match.
+
+        >>> async for table in subscription.frames(timeout_s=10):
+        ...     print(table.to_pandas()["price"].sum())
+        """
+        converter = self.consumer.context.frame_schemas.converter(version, columns)
+        run, consumer = self._driver.run, self.consumer
+        while (table := await run(consumer.get_converted(converter.convert, timeout_s))) is not None:
+            yield table
 
     async def ack(self, message: Message | int | None = None, *, wait: bool = False) -> None:
         """Ack everything up to and including this message (or offset); None: everything that was delivered.

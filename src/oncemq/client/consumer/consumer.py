@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import chain, islice
+from typing import Protocol, TypeVar
 
 from oncemq.client.consumer.cursor import Cursor
 from oncemq.client.consumer.filter import filter_of
@@ -19,7 +20,9 @@ from oncemq.client.consumer.options import ConsumerOptions
 from oncemq.client.consumer.reader import Start, end_of, seek_of
 from oncemq.client.consumer.session import ACK_AFTER_MS, ConsumerSession, MessageFeed
 from oncemq.client.consumer.topic import TopicCursor
+from oncemq.client.consumer.undecoded import batches_of, ends_of
 from oncemq.client.context import ClientContext
+from oncemq.client.core.commands.observer import Observer
 from oncemq.client.runtime.caller import Caller
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow
@@ -27,9 +30,18 @@ from oncemq.client.runtime.reentrancy import SingleUserGuard
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Seek
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import OpenReply, SeekReply
+from oncemq.protocol.replies import BatchHead, OpenReply, SeekReply
 
 _STRIDE_MAX = 1024
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Convert(Protocol[T_co]):
+    """Makes something of undecoded batches of one topic."""
+
+    def __call__(self, topic: str, topic_id: int, batches: Sequence[tuple[BatchHead, bytes]], /) -> Flow[T_co]: ...
 
 
 class Consumer:
@@ -115,6 +127,40 @@ class Consumer:
             raise
         self.last = messages[-1] if messages else None
         return messages
+
+    def get_converted(self, convert: Convert[T], timeout_s: float | None) -> Flow[T | None]:
+        """Return what `convert` makes of the next messages of one topic; None if none come within `timeout_s`. They
+        count as delivered when it returns. If it raises, they stay."""
+        return self.guard.around(self._get_converted(convert, timeout_s))
+
+    def _get_converted(self, convert: Convert[T], timeout_s: float | None) -> Flow[T | None]:
+        yield from self._pace()
+        until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
+        messages = list(self.current)
+        self.current = iter(messages)
+        # Filters and recorders need messages; other batches are not decoded.
+        while not messages and isinstance(self.cursor, TopicCursor) and self._takes_batches():
+            if not self.cursor.is_buffered and not (yield from self.session.fetch(until_ms)):
+                return None
+            batches = self.cursor.buffer.batches()
+            found = yield from convert(self.cursor.topic, self.cursor.buffer.topic_id, batches)
+            if self.cursor.buffer.drop(batches):
+                self.last_batch = ends_of(self.cursor.topic, self.cursor.buffer.topic_id, batches)
+                self.last = self.last_batch[-1]
+                self.session.prefetch()
+                return found
+        if not messages:
+            if not (yield from self._advance(timeout_s)):
+                return None
+            messages = list(self.current)
+            self.current = iter(messages)
+        found = yield from convert(messages[0].topic, messages[0].topic_id, batches_of(messages))
+        self.current = iter(())
+        self.last, self.last_batch = messages[-1], messages
+        return found
+
+    def _takes_batches(self) -> bool:
+        return self._wanted is None and type(self.context.observer) is Observer
 
     def next_stride(self, stride: int, has_ended: bool, timeout_s: float | None) -> Flow[int]:
         """Return how many of the current messages to iterate over before the next call; 0: none came in time."""

@@ -92,6 +92,20 @@ class FetchBuffer:
             end = head.first_offset + head.count
         return found, end
 
+    def batches(self) -> list[tuple[BatchHead, bytes]]:
+        """Return all batches, undecoded. They stay."""
+        return list(self._batches)
+
+    def drop(self, batches: Sequence[tuple[BatchHead, bytes]]) -> bool:
+        """Remove these batches, which were the first. False: the buffer was cleared in the meantime."""
+        if len(self._batches) < len(batches) or any(
+            ours is not theirs for ours, theirs in zip(self._batches, batches, strict=False)
+        ):
+            return False
+        for _ in batches:
+            self._drop_first()
+        return True
+
     def take_all(self) -> list[tuple[BatchHead, bytes]]:
         """Remove and return all batches, undecoded."""
         batches = list(self._batches)

@@ -79,9 +79,7 @@ class Reader:
 
     def next_part(self) -> Flow[list[Message]]:
         """Return the next messages; an empty list at the end."""
-        if self._start_ms:
-            found = yield from ask(self._driver, Find(self._buffer.topic, self._start_ms), FindReply)
-            self._buffer.position, self._start_ms = found.offset, 0
+        yield from self._find_start()
         if not self._buffer and not (yield from self._fetch()):
             return []
         messages = yield Outside(self._buffer.decode)
@@ -90,12 +88,28 @@ class Reader:
         return self._within(messages)
 
     def next_batches(self) -> Flow[list[tuple[BatchHead, bytes]]]:
-        """Return the next batches, undecoded; the last one may reach beyond `stop`. An empty list at the end."""
+        """Return the next batches, undecoded. The head of the last one says which of its messages are below `stop`. An
+        empty list at the end."""
+        yield from self._find_start()
         if not self._buffer and not (yield from self._fetch()):
             return []
         batches = self._buffer.take_all()
         self._ask_ahead()
-        return batches
+        return batches if self._stop is None else _below(batches, self._stop)
+
+    @property
+    def topic(self) -> str:
+        return self._buffer.topic
+
+    @property
+    def topic_id(self) -> int:
+        """The topic's id; 0 before the first part."""
+        return self._buffer.topic_id
+
+    def _find_start(self) -> Flow[None]:
+        if self._start_ms:
+            found = yield from ask(self._driver, Find(self._buffer.topic, self._start_ms), FindReply)
+            self._buffer.position, self._start_ms = found.offset, 0
 
     def close(self) -> None:
         """Give up the read in flight. May be called anywhere: an iterator may be finalized at any moment."""
@@ -143,3 +157,15 @@ class Reader:
         if not self._follow and (self._stop is None or self._stop > reply.end_offset):
             # What is put from now on is not part of this range.
             self._stop = reply.end_offset
+
+
+def _below(batches: list[tuple[BatchHead, bytes]], stop: int) -> list[tuple[BatchHead, bytes]]:
+    """Leave out the messages at `stop` and after it."""
+    found = [batch for batch in batches if batch[0].first_offset < stop]
+    if found:
+        head, payload = found[-1]
+        excess = head.first_offset + head.count - stop
+        if excess > 0:
+            head = BatchHead(head.first_offset, head.count - excess, head.skip, head.time_ms, head.checksum)
+            found[-1] = (head, payload)
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Self
@@ -20,6 +20,8 @@ from oncemq.protocol.message import Message
 from oncemq.protocol.replies import OpenReply
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from oncemq.client.runtime.threads import ThreadDriver
 
 
@@ -104,6 +106,24 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
+
+    def frames(
+        self, timeout_s: float | None = None, *, version: int = 0, columns: Sequence[str] = ()
+    ) -> Iterator[pyarrow.Table]:
+        """Iterate over messages of a topic with a schema as Arrow tables, each with what has arrived. Ends when nothing
+        came for `timeout_s` (None: never). A table is acked as a whole, when the next one is requested.
+
+        `version` of the schema: its columns; 0 is the newest. `columns` of the messages (`offset`, `key`, `timestamp`,
+        …) are added, as `message_offset` and so on. Raises SchemaMismatch, with the offset, for a message that does not
+        match.
+
+        >>> for table in subscription.frames(timeout_s=10):
+        ...     print(table.to_pandas()["price"].sum())
+        """
+        converter = self.consumer.context.frame_schemas.converter(version, columns)
+        run, consumer = self._driver.run, self.consumer
+        while (table := run(consumer.get_converted(converter.convert, timeout_s))) is not None:
+            yield table
 
     def ack(self, message: Message | int | None = None, *, wait: bool = False) -> None:
         """Ack everything up to and including this message (or offset); None: everything that was delivered.

@@ -55,6 +55,7 @@ _ALSO: dict[Any, ScalarKind] = {
     pa.float16(): "float32",
     pa.time32("s"): "time",
     pa.time32("ms"): "time",
+    pa.time64("ns"): "time",
     pa.timestamp("s"): "timestamp_ntz",
     pa.timestamp("ms"): "timestamp_ntz",
 }
