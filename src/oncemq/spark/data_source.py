@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from oncemq.spark.options import sink_options, source_options
+from oncemq.spark.options import SourceOptions, sink_options, source_options
 from oncemq.spark.schema import SPARK_TYPES
 
 
@@ -29,19 +29,31 @@ class OnceMQSource(DataSource):
     def name(cls) -> str:
         return "oncemq"
 
-    def schema(self) -> str:
-        columns = source_options(self.options, is_stream=None).columns
-        return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in columns)
+    def schema(self) -> str | StructType:
+        options = source_options(self.options, is_stream=None)
+        if options.typed is not None:
+            from oncemq.spark.typed.reading import typed_struct
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+            return typed_struct(options)
+        return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
         from oncemq.spark.source.source import BatchReader
 
-        return BatchReader(source_options(self.options, is_stream=False))
+        return BatchReader(self._source_options(schema, is_stream=False))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's signature
         from oncemq.spark.source.source import StreamReader
 
-        return StreamReader(source_options(self.options, is_stream=True))
+        return StreamReader(self._source_options(schema, is_stream=True))
+
+    def _source_options(self, schema: StructType, *, is_stream: bool) -> SourceOptions:
+        options = source_options(self.options, is_stream=is_stream)
+        if options.typed is None:
+            return options
+        from oncemq.spark.typed.reading import pinned
+
+        return pinned(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from oncemq.spark.sink.writers import BatchWriter

@@ -15,6 +15,7 @@ from oncemq.spark.source.limit_options import BATCH_LIMITS, STREAM_LIMITS, Batch
 from oncemq.spark.source.offset_options import ENDING, STARTING, parse_end, parse_start
 from oncemq.spark.source.offset_spec import TopicOffsets
 from oncemq.spark.source.topic_selection import SELECTING, TopicSelection, parse_selection
+from oncemq.spark.typed.options import SCHEMA_OPTIONS, TOPIC, TYPED_SOURCE, TypedOptions, parse_typed
 
 DEFAULT_URL = "tcp://127.0.0.1:5555"
 #: The default retention of topics that the sink creates.
@@ -34,6 +35,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     task_limits: TaskLimits = TaskLimits()
     fail_on_loss: bool = True
     columns: tuple[str, ...] = NAMES
+    #: The columns of a schema instead of the value; None = the columns of messages.
+    typed: TypedOptions | None = None
     #: Where Spark stores the query's progress. It is made durable before messages are acked; "" = it is not known.
     checkpoint: str = ""
     timeout_s: float = 30.0
@@ -50,6 +53,9 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     keeps_times: bool = False
     write_id: str = ""
     write_number: int = 0
+    #: The rows have the columns of the topic's schema. `schema_version` 0 = of the newest version.
+    is_typed: bool = False
+    schema_version: int = 0
     #: Where Spark stores what the query has planned; "" = it is not known.
     checkpoint: str = ""
     timeout_s: float = 30.0
@@ -58,8 +64,19 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 _SHARED = ("url", "timeout")
 #: Options that have no meaning for a batch read.
 _STREAM_ONLY = ("subscription", "checkpointLocation", *STREAM_LIMITS)
-SOURCE = (*_SHARED, *SELECTING, *_STREAM_ONLY, *STARTING, *ENDING, *BATCH_LIMITS, "failOnDataLoss", "columns")
-SINK = (*_SHARED, "topic", "create", "retain", "timestamps", "writeId", "writeNumber", "checkpointLocation")
+_READING = (*STARTING, *ENDING, *BATCH_LIMITS, "failOnDataLoss", "columns", *TYPED_SOURCE)
+SOURCE = (*_SHARED, *SELECTING, *_STREAM_ONLY, *_READING)
+SINK = (
+    *_SHARED,
+    "topic",
+    "create",
+    "retain",
+    "timestamps",
+    *SCHEMA_OPTIONS,
+    "writeId",
+    "writeNumber",
+    "checkpointLocation",
+)
 
 
 def source_options(raw: Mapping[str, str], *, is_stream: bool | None) -> SourceOptions:
@@ -75,6 +92,7 @@ def source_options(raw: Mapping[str, str], *, is_stream: bool | None) -> SourceO
             if name in options:
                 raise errors.SettingInvalid(f"'{name}' is for streams; leave it out of a batch read")
     batch_limits, task_limits = parse_limits(options)
+    typed = parse_typed(options)
     return SourceOptions(
         url=broker_url(options.text("url")),
         selection=selection,
@@ -84,7 +102,8 @@ def source_options(raw: Mapping[str, str], *, is_stream: bool | None) -> SourceO
         batch_limits=batch_limits,
         task_limits=task_limits,
         fail_on_loss=options.flag("failOnDataLoss", True),
-        columns=_columns(options),
+        columns=_columns(options, () if typed is not None else NAMES),
+        typed=typed,
         checkpoint=options.text("checkpointLocation"),
         timeout_s=options.duration_ms("timeout", _TIMEOUT) / 1000,
     )
@@ -122,9 +141,24 @@ def sink_options(raw: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         keeps_times=options.choice("timestamps", ("broker", "keep")) == "keep",
         write_id=write_id,
         write_number=options.number("writeNumber"),
+        is_typed=_is_typed(options),
+        schema_version=options.number("schemaVersion"),
         checkpoint=options.text("checkpointLocation"),
         timeout_s=options.duration_ms("timeout", _TIMEOUT) / 1000,
     )
+
+
+def _is_typed(options: RawOptions) -> bool:
+    kind = options.text("schema")
+    if kind not in ("", TOPIC):
+        raise errors.SettingInvalid(f"'schema' of a sink must be '{TOPIC}', not {kind!r}")
+    if not kind and "schemaVersion" in options:
+        raise errors.SettingInvalid("'schemaVersion' needs the option 'schema', as in .option(\"schema\", \"topic\")")
+    if kind and not options.text("topic"):
+        raise errors.SettingInvalid("schema=topic needs the option 'topic': the rows are written to one topic")
+    if kind and options.flag("create", False):
+        raise errors.SettingInvalid("a topic that the sink creates has no schema: create it with `oncemq schema put`")
+    return bool(kind)
 
 
 def broker_url(url: str) -> str:
@@ -139,8 +173,8 @@ def broker_url(url: str) -> str:
     return url
 
 
-def _columns(options: RawOptions) -> tuple[str, ...]:
-    chosen = tuple(options.names("columns")) if options.text("columns") else NAMES
+def _columns(options: RawOptions, default: tuple[str, ...]) -> tuple[str, ...]:
+    chosen = tuple(options.names("columns")) if options.text("columns") else default
     for name in chosen:
         if name not in NAMES:
             raise errors.SettingInvalid(f"'columns': there is no column '{name}'; the columns are {', '.join(NAMES)}")

@@ -1,6 +1,8 @@
-"""The columns of a message and their Spark types. Imports nothing, because every query starts by loading it."""
+"""The columns of a message and their Spark types. Imports little, because every query starts by loading it."""
 
 from __future__ import annotations
+
+from oncemq.protocol.message import COLUMN_PREFIX
 
 SPARK_TYPES = {
     "topic": "string",
@@ -12,3 +14,5 @@ SPARK_TYPES = {
     "idempotency_key": "string",
 }
 NAMES = tuple(SPARK_TYPES)
+#: With typed columns, and in pipelines.
+MESSAGE_PREFIX = COLUMN_PREFIX

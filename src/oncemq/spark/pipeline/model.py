@@ -23,13 +23,12 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from oncemq.config.durations import parse_duration_ms
+from oncemq.spark.schema import MESSAGE_PREFIX as MESSAGE_PREFIX
 from oncemq.spark.targets.declarations import Target
 
 #: The columns of a message in addition to its value.
 MessageColumn = Literal["topic", "offset", "key", "headers", "timestamp", "idempotency_key"]
 MESSAGE_COLUMNS: tuple[str, ...] = get_args(MessageColumn)
-#: In the view they are named `message_offset` and so on, so that they differ from the value's columns.
-MESSAGE_PREFIX = "message_"
 #: The column with the text of a value that can't be parsed, if such rows are kept.
 MALFORMED_COLUMN = "malformed"
 #: The name of the view that SQL reads, if the pipeline has one source.

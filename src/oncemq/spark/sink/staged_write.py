@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
-from oncemq.arrow.payloads import MessageColumns, build_payloads, message_columns
+from oncemq.arrow.payloads import Payload, build_payloads, message_columns
 from oncemq.client.staging import Stager
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
@@ -26,6 +26,7 @@ from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SinkOptions
 from oncemq.spark.sink.row_digest import RowDigest, TopicRows
 from oncemq.spark.sink.task import TaskIdentity
+from oncemq.spark.typed.writing import TypedTarget
 
 #: The approximate size of a stored batch.
 _BATCH_BYTES = 1024 * 1024
@@ -55,8 +56,10 @@ def staged_rows(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRo
 class StagedWrite:
     """Stages, publishes and aborts. It is pickled for the tasks, so it contains only settings."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, typed: TypedTarget | None = None) -> None:
         self._options = options
+        #: The schema of the topic, if the rows have its columns.
+        self._typed = typed
 
     @property
     def client(self) -> Client:
@@ -83,13 +86,18 @@ class StagedWrite:
             task.abort()
             advice = "create it with `oncemq topics create`, or write with the option create=true"
             raise errors.TopicUnknown(f"{error.text}: {advice}") from None
+        except errors.SchemaRequired as error:
+            task.abort()
+            advice = "write its columns with the option schema=topic (in a pipeline `value: typed`)"
+            raise errors.SchemaRequired(f"{error.text}: {advice}") from None
         except BaseException:
             task.abort()
             raise
 
     def begin(self, identity: TaskIdentity, writer: str, batch_id: int, *, digests: bool = False) -> TaskAttempt:
         """Begin to stage the rows of a task. The arguments are those of `stage`. The caller ends it."""
-        return TaskAttempt(self, self._options, identity, writer, batch_id, RowDigest() if digests else None)
+        digest = RowDigest() if digests else None
+        return TaskAttempt(self, self._options, identity, writer, batch_id, digest, self._typed)
 
     def publish(self, messages: Sequence[StagedRows], writer: str, batch_id: int, content: bytes) -> bool:
         """Publish the rows of a batch, in the order of its partitions. Returns False if it was published before.
@@ -122,8 +130,10 @@ class TaskAttempt:
         writer: str,
         batch_id: int,
         row_digest: RowDigest | None,
+        typed: TypedTarget | None,
     ) -> None:
         self._write = write
+        self._typed = typed
         self._client = write.client
         self._options = options
         self._name = f"{identity.query_id or 'write'}/{batch_id}/{identity.partition}/{identity.attempt}"
@@ -148,22 +158,40 @@ class TaskAttempt:
             self._add_to(topic, rows)
 
     def _add_to(self, topic: str, batch: Any) -> None:
-        columns = message_columns(batch, keeps_times=self._options.keeps_times)
-        if self._row_digest is not None:
-            self._row_digest.add(topic, columns)
-        if not self._is_published:
-            try:
-                self._stage(topic, columns)
-            except errors.StageCommitted:
-                self._is_published = True
-
-    def _stage(self, topic: str, columns: MessageColumns) -> None:
-        stager = self._stagers.get(topic) or self._begin(topic)
         # The broker's limit may be smaller than the usual size of a batch.
         limit = self._client.batch_bytes_max
         bytes_max = min(_BATCH_BYTES, limit - _HEAD_BYTES) if limit else _BATCH_BYTES
-        for part in build_payloads(columns, bytes_max):
-            stager.add(part.rows, part.payload, key_hashes=part.key_hashes)
+        keeps_times = self._options.keeps_times
+        if self._typed is not None:
+            typed_rows = self._typed.rows(batch, keeps_times=keeps_times)
+            if self._row_digest is not None:
+                self._row_digest.add(topic, self._typed.messages(typed_rows))
+            self._stage(topic, self._typed.payloads(typed_rows, bytes_max))
+            return
+        columns = message_columns(batch, keeps_times=keeps_times)
+        if self._row_digest is not None:
+            self._row_digest.add(topic, columns)
+        self._stage(topic, build_payloads(columns, bytes_max))
+
+    def _stage(self, topic: str, payloads: Iterator[Payload]) -> None:
+        if self._is_published:
+            return
+        try:
+            self._stage_each(topic, payloads)
+        except errors.StageCommitted:
+            self._is_published = True
+
+    def _stage_each(self, topic: str, payloads: Iterator[Payload]) -> None:
+        stager = self._stagers.get(topic) or self._begin(topic)
+        version, topic_id = (self._typed.version.version, self._typed.topic_id) if self._typed is not None else (0, 0)
+        for part in payloads:
+            stager.add(
+                part.rows,
+                part.payload,
+                key_hashes=part.key_hashes,
+                schema_version=version,
+                schema_topic_id=topic_id,
+            )
 
     def _begin(self, topic: str) -> Stager:
         if self._options.create:

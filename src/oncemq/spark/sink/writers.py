@@ -21,6 +21,7 @@ from oncemq.spark.sink.row_digest import rows_content
 from oncemq.spark.sink.staged_write import StagedRows, StagedWrite, staged_rows
 from oncemq.spark.sink.task import task_identity
 from oncemq.spark.source.topic_offsets import topic_bounds
+from oncemq.spark.typed.writing import TypedTarget, typed_target
 
 _log = logging.getLogger(__name__)
 
@@ -32,9 +33,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a streaming query, each once: identified by the query's id and the batch's number."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        check_schema(schema, options)
         self._options = options
-        self._staged_write = StagedWrite(options)
+        self._staged_write = StagedWrite(options, _checked(schema, options))
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         identity = task_identity()
@@ -60,9 +60,8 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise errors.SettingInvalid('a topic can\'t be overwritten, only appended to: write with .mode("append")')
-        check_schema(schema, options)
         self._options = options
-        self._staged_write = StagedWrite(options)
+        self._staged_write = StagedWrite(options, _checked(schema, options))
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         identity, writer = task_identity(), self.writer_name()
@@ -108,6 +107,14 @@ class BatchWriter(DataSourceArrowWriter):
             # A topic that was deleted and created again does not contain the former write, so its id is in the name.
             target = f"{options.topic}/{topic_bounds(self._staged_write.client, options.topic).topic_id:x}"
         return f"spark-write:{quote(options.write_id, safe='')}/{target}"
+
+
+def _checked(schema: StructType, options: SinkOptions) -> TypedTarget | None:
+    """Check the columns of the rows. Returns the topic's schema if they are its columns."""
+    if options.is_typed:
+        return typed_target(options, schema)
+    check_schema(schema, options)
+    return None
 
 
 def _complete(messages: list[WriterCommitMessage | None]) -> list[StagedRows]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from oncemq.arrow.columns import FetchedBatches, record_batch
+from oncemq.arrow.columns import FetchedBatches
 from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
@@ -22,8 +22,10 @@ _FETCH_BYTES = 2 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
 
-def fetch(client: Client, wanted: Range, columns: Sequence[str], *, fail_on_loss: bool) -> Iterator[Any]:
-    """Yield the record batches of a whole range.
+def fetch(
+    client: Client, wanted: Range, convert: Callable[[FetchedBatches], Any], *, fail_on_loss: bool
+) -> Iterator[Any]:
+    """Yield the record batches of a whole range, which `convert` makes of stored batches.
 
     If messages are missing, raises RangeGone, TopicGone or OffsetOutOfRange. With `fail_on_loss=False`, logs a warning
     and yields the messages that are left."""
@@ -33,7 +35,7 @@ def fetch(client: Client, wanted: Range, columns: Sequence[str], *, fail_on_loss
             for batches in _batches(client, rest):
                 head, _ = batches[-1]
                 rest = msgspec.structs.replace(rest, start=head.first_offset + head.count)
-                yield record_batch(FetchedBatches(wanted.topic, wanted.topic_id, batches), columns)
+                yield convert(FetchedBatches(wanted.topic, wanted.topic_id, batches))
             break
         except (errors.RangeGone, errors.TopicGone) as error:
             if fail_on_loss:
@@ -52,20 +54,7 @@ def fetch(client: Client, wanted: Range, columns: Sequence[str], *, fail_on_loss
 
 
 def _batches(client: Client, wanted: Range) -> Iterator[list[tuple[BatchHead, bytes]]]:
-    fetched = internal_api(client).read_batches(wanted.topic, wanted.start, wanted.stop, wanted.topic_id, _FETCH_BYTES)
-    for batches in fetched:
-        yield _truncate(batches, wanted.stop)
-
-
-def _truncate(batches: list[tuple[BatchHead, bytes]], stop: int) -> list[tuple[BatchHead, bytes]]:
-    """Drop the messages at `stop` and after it."""
-    found = [batch for batch in batches if batch[0].first_offset < stop]
-    head, payload = found[-1]
-    excess = head.first_offset + head.count - stop
-    if excess > 0:
-        head = BatchHead(head.first_offset, head.count - excess, head.skip, head.time_ms, head.checksum)
-        found[-1] = (head, payload)
-    return found
+    return internal_api(client).read_batches(wanted.topic, wanted.start, wanted.stop, wanted.topic_id, _FETCH_BYTES)
 
 
 def _stored_part(client: Client, wanted: Range) -> Range:

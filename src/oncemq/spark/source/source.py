@@ -11,12 +11,14 @@ an error; it never returns other or fewer messages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
+from oncemq.arrow.columns import FetchedBatches, record_batch
 from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
@@ -52,7 +54,16 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
         # If there is nothing to read, Spark makes a partition of its own.
         return iter(())
     client = shared_client(options.url, options.timeout_s)
-    return fetch(client, partition.wanted, options.columns, fail_on_loss=options.fail_on_loss)
+    return fetch(client, partition.wanted, _converter(client, options), fail_on_loss=options.fail_on_loss)
+
+
+def _converter(client: Client, options: SourceOptions) -> Callable[[FetchedBatches], Any]:
+    """What makes record batches of stored batches."""
+    if options.typed is None:
+        return partial(record_batch, names=options.columns)
+    from oncemq.spark.typed.reading import TypedColumns
+
+    return TypedColumns(client, options).record_batch
 
 
 class BatchReader(DataSourceReader):

@@ -1,0 +1,203 @@
+"""Typed topics in Spark: the columns of a schema as a table and as a stream, checked when they are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from oncemq.client.internal import internal_api
+from oncemq.client.sync import Client
+from oncemq.protocol.commands import PutSchema
+from oncemq.protocol.replies import SchemaReply
+from oncemq.protocol.schema import Schema, parse_fields
+from oncemq.protocol.schema.definitions.avro import parse_avro
+from oncemq.protocol.schema.definitions.protobuf import parse_protobuf
+from oncemq.protocol.schema.values.codec import codec_of
+from oncemq.testing.broker_process import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FIELDS = "id: int64 not null, name: string, price: decimal(9,2), at: timestamp, tags: list<string>, size: uint8"
+
+
+def put_schema(client: Client, topic: str, schema: str | Schema) -> int:
+    made = Schema(parse_fields(schema)) if isinstance(schema, str) else schema
+    return internal_api(client).call(PutSchema(topic, made), SchemaReply).version
+
+
+@pytest.fixture
+def orders(client: Client) -> Client:
+    client.create_topic("orders", retain_ms=3_600_000)
+    put_schema(client, "orders", FIELDS)
+    return client
+
+
+def typed(spark: SparkSession, broker: BrokerProcess, topic: str = "orders", **options: Any) -> DataFrame:
+    reader = spark.read.format("oncemq").option("url", broker.url).option("topic", topic)
+    return reader.options(**{"schema": "topic", **options}).load()
+
+
+def write(frame: DataFrame, broker: BrokerProcess, **options: Any) -> None:
+    writer = frame.write.format("oncemq").mode("append").option("url", broker.url).option("topic", "orders")
+    writer.options(**{"schema": "topic", **options}).save()
+
+
+def test_a_dataframe_is_written_as_typed_rows_and_read_as_the_same_columns(
+    spark: SparkSession, broker: BrokerProcess, orders: Client
+) -> None:
+    rows = spark.sql(
+        """SELECT id, concat('n', id) AS name, CAST(id * 1.5 AS DECIMAL(9, 2)) AS price,
+                  timestamp_micros(id * 1000000) AS at, array('a', NULL) AS tags, CAST(id AS SMALLINT) AS size,
+                  CAST(id % 3 AS STRING) AS message_key
+           FROM range(200) WHERE id < 200"""
+    )
+    write(rows, broker)
+    found = typed(spark, broker, columns="key,offset")
+    assert found.schema.simpleString() == (
+        "struct<id:bigint,name:string,price:decimal(9,2),at:timestamp,tags:array<string>,size:smallint,"
+        "message_key:binary,message_offset:bigint>"
+    )
+    assert (
+        found.selectExpr("count(*)", "sum(id)", "sum(price)", "max(at)", "sum(size)").first()
+        == rows.selectExpr("count(*)", "sum(id)", "sum(price)", "max(at)", "sum(size)").first()
+    )
+    message = next(iter(orders.read("orders")))
+    value = json.loads(message.value)
+    assert (value["name"], value["tags"], message.schema_version) == (f"n{value['id']}", ["a", None], 1)
+    assert message.key == str(value["id"] % 3).encode()
+    # The values are JSON for everybody else, in Spark too.
+    plain = spark.read.format("oncemq").option("url", broker.url).option("topic", "orders").load()
+    assert plain.where("get_json_object(CAST(value AS STRING), '$.id') = '7'").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("select", "reason"),
+    [
+        ("CAST(id AS STRING) AS id", "column 'id' is string, and int64 in the schema of 'orders': use cast()"),
+        ("id, CAST(1 AS DOUBLE) AS price", "column 'price' is double, and decimal(9,2) in the schema of 'orders'"),
+        ("id, 1 AS more", "column 'more' is not in the schema of 'orders', version 1, which has id, name"),
+        ("'x' AS name", "column 'id' of 'orders' is missing, and not nullable"),
+        ("CAST(NULL AS BIGINT) AS id", "column 'id' of 'orders' is null in 1 of 1 rows, and not nullable"),
+        ("id, CAST(300 AS SMALLINT) AS size", "column 'size' is int16, and uint8 in the schema of 'orders'"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_with_the_name_of_the_column(
+    spark: SparkSession, broker: BrokerProcess, orders: Client, select: str, reason: str
+) -> None:
+    with pytest.raises(Exception) as caught:
+        write(spark.range(1).selectExpr(*_split(select)), broker)
+    assert reason in str(caught.value)
+    assert list(orders.read("orders")) == []
+
+
+def _split(select: str) -> list[str]:
+    return [part.strip() for part in select.replace("(9, 2)", "(9;2)").split(", ")]
+
+
+def test_rows_of_two_versions_have_the_columns_of_the_chosen_one(
+    spark: SparkSession, broker: BrokerProcess, orders: Client
+) -> None:
+    orders.put_frame("orders", pa.table({"id": [1, 2]}))
+    put_schema(orders, "orders", FIELDS + ', state: string not null default "new", note: string')
+    orders.put_frame("orders", pa.table({"id": [3], "state": ["paid"], "note": ["!"]}))
+    found = typed(spark, broker).orderBy("id").select("id", "state", "note").collect()
+    assert [tuple(row) for row in found] == [(1, "new", None), (2, "new", None), (3, "paid", "!")]
+    first = typed(spark, broker, schemaVersion=1)
+    assert "state" not in first.columns
+    assert first.count() == 3
+
+
+def test_a_stream_keeps_its_version_and_a_restart_takes_the_newest(
+    spark: SparkSession, broker: BrokerProcess, orders: Client, tmp_path: Path
+) -> None:
+    orders.create_topic("copy", retain_ms=3_600_000)
+    put_schema(orders, "copy", FIELDS)
+
+    def run() -> None:
+        source = spark.readStream.format("oncemq").option("url", broker.url).option("topic", "orders")
+        rows = source.options(schema="topic", subscription="copier", startingOffsets="earliest").load()
+        sink = rows.writeStream.format("oncemq").option("url", broker.url).option("topic", "copy")
+        query = sink.options(schema="topic", checkpointLocation=str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    orders.put_frame("orders", pa.table({"id": [1, 2], "name": ["a", "b"]}))
+    run()
+    orders.put_frame("orders", pa.table({"id": [3]}))
+    run()
+    assert orders.read_frame("copy").select(["id", "name"]).to_pylist() == [
+        {"id": 1, "name": "a"},
+        {"id": 2, "name": "b"},
+        {"id": 3, "name": None},
+    ]
+    put_schema(orders, "orders", FIELDS + ", note: string")
+    orders.put_frame("orders", pa.table({"id": [4], "note": ["!"]}))
+    with pytest.raises(Exception, match="column 'note' is not in the schema of 'copy'"):
+        run()
+    put_schema(orders, "copy", FIELDS + ", note: string")
+    run()
+    assert orders.read_frame("copy").select(["id", "note"]).to_pylist()[-1] == {"id": 4, "note": "!"}
+
+
+def test_a_value_that_does_not_match_fails_is_dropped_or_kept_with_its_reason(
+    spark: SparkSession, broker: BrokerProcess, client: Client
+) -> None:
+    client.create_topic("late", retain_ms=3_600_000)
+    client.put_many("late", ['{"id": 1}', '{"id": "x"}', '{"id": 3}'])
+    put_schema(client, "late", "id: int64 not null")
+    with pytest.raises(Exception, match="topic 'late', offset 1: id: expected int, got str"):
+        typed(spark, broker, "late").collect()
+    assert [row.id for row in typed(spark, broker, "late", onError="drop").collect()] == [1, 3]
+    kept = typed(spark, broker, "late", onError="keep", columns="offset").orderBy("message_offset").collect()
+    assert [(row.id, row.message_offset, (row.error or "")[:3]) for row in kept] == [
+        (1, 0, ""),
+        (None, 1, "id:"),
+        (3, 2, ""),
+    ]
+
+
+def test_values_in_avro_and_protobuf_are_columns(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:
+    avro = (
+        '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, {"name": "s", "type": "string"}]}'
+    )
+    proto = 'syntax = "proto3"; message R { int64 id = 1; repeated string s = 2; }'
+    client.create_topic("avro", retain_ms=3_600_000)
+    client.create_topic("proto", retain_ms=3_600_000)
+    client.put("avro", codec_of(parse_avro(avro)).encode({"id": 7, "s": "x"}))
+    client.put("proto", codec_of(parse_protobuf(proto, "R")).encode({"id": 8, "s": ["x", "y"]}))
+    found = typed(spark, broker, "avro", schema="avro", schemaDefinition=avro)
+    assert [tuple(row) for row in found.collect()] == [(7, "x")]
+    found = typed(spark, broker, "proto", schema="protobuf", schemaDefinition=proto, schemaMessage="R")
+    assert [tuple(row) for row in found.collect()] == [(8, ["x", "y"])]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"schema": "mine"}, "'schema' must be one of topic, fields"),
+        ({"schemaVersion": "2"}, "the schema of topic 'orders' has no version 2"),
+        ({"schema": "avro"}, "'schemaDefinition' with schema=avro"),
+        ({"schema": "avro", "schemaDefinition": "{"}, "'schemaDefinition': the Avro definition is not JSON"),
+        ({"topic": "plain"}, "topic 'plain' has no schema"),
+        ({"columns": "wrong"}, "there is no column 'wrong'"),
+    ],
+)
+def test_wrong_options_are_errors(
+    spark: SparkSession, broker: BrokerProcess, orders: Client, options: dict[str, str], reason: str
+) -> None:
+    orders.create_topic("plain")
+    with pytest.raises(Exception) as caught:
+        typed(spark, broker, **options).collect()
+    assert reason in str(caught.value)
+
+
+def test_a_plain_write_to_a_typed_topic_says_what_to_do(
+    spark: SparkSession, broker: BrokerProcess, orders: Client
+) -> None:
+    writer = spark.sql("SELECT '{}' AS value").write.format("oncemq").mode("append")
+    with pytest.raises(Exception, match="schema=topic"):
+        writer.option("url", broker.url).option("topic", "orders").save()
