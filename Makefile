@@ -10,6 +10,7 @@ BROWSER := $(VENV)/.browser
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 SEEDS ?= 1000
 KILLS ?= 200
+ROUNDS ?= 200
 EXAMPLES ?= 500
 INPUTS ?= 1000000
 SECONDS ?= 30
@@ -39,7 +40,7 @@ $(READY): $(MADE) pyproject.toml constraints.txt
 $(BROWSER): $(READY)
 	-@$(BIN)/python -m tests.browser && touch $@
 
-.PHONY: help serve demo test test-cluster lint format hooks docs bench bench-http bench-postgres bench-push bench-others bench-spark simulate fuzz fuzz-http hostile crash crash-spark soak reference constraints
+.PHONY: help serve demo test test-cluster lint format hooks docs bench bench-http bench-postgres bench-push bench-others bench-spark simulate fuzz fuzz-http hostile crash crash-spark crash-checkpoints soak reference constraints
 
 help: ## Say what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -112,6 +113,9 @@ crash: $(READY) ## Kill real brokers and clients, KILLS times in each campaign (
 
 crash-spark: $(READY) ## Kill Spark's driver, its tasks and the broker, KILLS times (KILLS=50, SEED=7)
 	$(BIN)/python -m tests.spark.faults --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+crash-checkpoints: $(READY) ## Damage the checkpoints of Spark pipelines under load, ROUNDS times (ROUNDS=200, SEED=7)
+	$(BIN)/python -m tests.spark.lost_entries --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 soak: $(READY) ## Load all protocols for MINUTES, with kills and hostile peers, and check everything (MINUTES=10, SEED=7)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

@@ -10,7 +10,7 @@ import pytest
 from oncemq.protocol import errors
 from oncemq.spark.checkpoint import location
 from oncemq.spark.checkpoint.content import DIGEST_BYTES, batch_content
-from oncemq.spark.checkpoint.location import CheckpointFiles, local_folder, refuse_lost_metadata
+from oncemq.spark.checkpoint.location import CheckpointFiles, local_folder, refuse_damaged_metadata
 from tests.spark.checkpoints import Checkpoint
 
 
@@ -100,10 +100,14 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_checkpoint_without_the_id_of_its_query_is_refused(checkpoint: Checkpoint) -> None:
-    refuse_lost_metadata(checkpoint.location)
+    refuse_damaged_metadata(checkpoint.location)
     checkpoint.plan(0, 10)
     with pytest.raises(errors.CheckpointBehind, match="has lost its file 'metadata'"):
-        refuse_lost_metadata(checkpoint.location)
-    (checkpoint.folder / "metadata").write_text("{}")
-    refuse_lost_metadata(checkpoint.location)
-    refuse_lost_metadata("s3a://bucket/check")
+        refuse_damaged_metadata(checkpoint.location)
+    for damaged in ("", "{}", '{"id":', "\0\0", "[]"):
+        (checkpoint.folder / "metadata").write_text(damaged)
+        with pytest.raises(errors.CheckpointBehind, match="is damaged in its file 'metadata'"):
+            refuse_damaged_metadata(checkpoint.location)
+    (checkpoint.folder / "metadata").write_text('{"id":"a"}')
+    refuse_damaged_metadata(checkpoint.location)
+    refuse_damaged_metadata("s3a://bucket/check")

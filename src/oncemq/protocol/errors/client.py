@@ -105,8 +105,8 @@ class CheckpointBehind(OnceMQError):
     exit_code = 7
     http_status = 409
     advice = (
-        "Restore the newest copy of the checkpoint. Without one, start with a new checkpoint (move the old folder "
-        "away): the stream then continues at the position of the subscription (docs/spark.md)."
+        "Restore the newest copy of the checkpoint. Without one, start with a new checkpoint (empty its folder): the "
+        "stream then continues at the position of the subscription (docs/spark.md)."
     )
 
 

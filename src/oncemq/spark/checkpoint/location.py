@@ -78,26 +78,46 @@ class CheckpointFiles:
             if self._folder is None and self._location not in _unreadable:
                 self._remote = _find_remote(self._location)
             raw = self.read("metadata") if self._folder is not None or self._remote is not None else None
-            return str(json.loads(raw)["id"]) if raw is not None else ""
-        except (OSError, ValueError, LookupError, TypeError):
+            return _id_in(raw) if raw is not None else ""
+        except (OSError, ValueError):
             return ""
 
 
-def refuse_lost_metadata(location: str) -> None:
-    """Refuse a checkpoint on this machine that has entries, but not the id of its query. Spark would give it a new id,
-    and targets would take a replayed micro-batch for a new one. Raises CheckpointBehind."""
+def _id_in(metadata: bytes) -> str:
+    """The id of the query. Raises ValueError."""
+    try:
+        return str(json.loads(metadata)["id"])
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"there is no id: {error}") from None
+
+
+def refuse_damaged_metadata(location: str) -> None:
+    """Refuse a checkpoint on this machine that has lost the id of its query. Spark would give it a new id, and targets
+    would take a replayed micro-batch for a new one. Raises CheckpointBehind."""
     folder = local_folder(location)
-    if folder is None or os.path.exists(os.path.join(folder, "metadata")):
+    if folder is None:
         return
     try:
-        entries = [name for name in os.listdir(os.path.join(folder, "offsets")) if name.isdecimal()]
-    except FileNotFoundError:
+        with open(os.path.join(folder, "metadata"), "rb") as file:
+            _id_in(file.read())
         return
-    if entries:
-        raise errors.CheckpointBehind(
-            f"the checkpoint {location} has lost its file 'metadata', which contains the id of its query. Restore that "
-            "file, or start with a new checkpoint"
-        )
+    except FileNotFoundError:
+        if not _has_entries(folder):
+            return
+        what = "has lost"
+    except ValueError:
+        what = "is damaged in"
+    raise errors.CheckpointBehind(
+        f"the checkpoint {location} {what} its file 'metadata', which contains the id of its query. Restore that file, "
+        "or start with a new checkpoint"
+    )
+
+
+def _has_entries(folder: str) -> bool:
+    try:
+        return any(name.isdecimal() for name in os.listdir(os.path.join(folder, "offsets")))
+    except FileNotFoundError:
+        return False
 
 
 def _find_remote(location: str) -> tuple[Any, str] | None:
