@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from oncemq.client.sync import Client
 from oncemq.testing.broker_process import BrokerProcess
@@ -135,14 +135,21 @@ def both_of(url: str, failures: list[int]) -> Callable[[DataFrame, int], None]:
 
     def write(batch: DataFrame, batch_id: int) -> None:
         # Kept in the checkpoint, as the batch's number is: a new checkpoint counts from 0 again.
-        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         for topic in ("left", "right"):
             if topic == "right" and batch_id in failures:
                 failures.remove(batch_id)
                 raise RuntimeError("between the two")
-            values = batch.select("value").write.format("oncemq").mode("append")
-            values = values.option("url", url).option("topic", topic)
-            values.option("writeId", query_id).option("writeNumber", batch_id).save()
+            save(batch, topic, query_id, batch_id)
+        if batch_id == 0:
+            # Other rows under the same id and number would be lost.
+            with pytest.raises(PySparkException, match="BatchChanged"):
+                save(batch.limit(1), "left", query_id, batch_id)
+
+    def save(rows: DataFrame, topic: str, query_id: str, batch_id: int) -> None:
+        values = rows.select("value").write.format("oncemq").mode("append")
+        values = values.option("url", url).option("topic", topic)
+        values.option("writeId", query_id).option("writeNumber", batch_id).save()
 
     return write
 

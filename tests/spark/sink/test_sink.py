@@ -320,13 +320,16 @@ def write_batch(
     monkeypatch: pytest.MonkeyPatch,
     partitions: Sequence[list[bytes]],
     query: tuple[str, int] = ("", 0),
+    run_id: str = "",
     **options: str,
 ) -> None:
     """Write as a batch; inside `foreachBatch`, the tasks belong to a query and a micro-batch."""
     chosen = sink_options({"url": broker.url, "topic": "out", **options}, is_stream=False)
     messages: list[WriterCommitMessage | None] = []
     for number, rows in enumerate(partitions):
-        identity = TaskIdentity(query_id=query[0], batch_id=query[1], partition=number, attempt=uuid.uuid4().hex)
+        identity = TaskIdentity(
+            query_id=query[0], batch_id=query[1], partition=number, attempt=uuid.uuid4().hex, run_id=run_id
+        )
         monkeypatch.setattr(writers, "task_identity", lambda identity=identity: identity)
         writer = BatchWriter(chosen, VALUES, False)
         messages.append(writer.write(iter([pa.record_batch({"value": pa.array(rows, pa.binary())})])))
@@ -396,9 +399,12 @@ def test_in_foreach_batch_a_replay_may_compute_other_values(
     broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(client, "out")
-    for row in (b"at 12:00", b"at 12:01"):
-        write_batch(broker, monkeypatch, [[row]], ("query", 3), writeId="each", writeNumber="3")
+    for run_id, row in (("first", b"at 12:00"), ("first", b"at 12:00"), ("second", b"at 12:01"), ("", b"at 12:02")):
+        write_batch(broker, monkeypatch, [[row]], ("query", 3), run_id, writeId="each", writeNumber="3")
     assert values_in(client, "out") == [b"at 12:00"]
+    # In one run, other rows are another write.
+    with pytest.raises(errors.BatchChanged):
+        write_batch(broker, monkeypatch, [[b"at 12:03"]], ("query", 3), "first", writeId="each", writeNumber="3")
     # A new checkpoint is another query.
     with pytest.raises(errors.BatchChanged):
         write_batch(broker, monkeypatch, [[b"at 12:02"]], ("other", 3), writeId="each", writeNumber="3")

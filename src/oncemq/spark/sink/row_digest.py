@@ -18,6 +18,32 @@ from oncemq.spark.checkpoint.content import digest
 #: Odd numbers, one for each column: the same bytes as a key and as a value give other sums.
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
 _MASK = (1 << 64) - 1
+_RUN_BYTES = 8
+
+
+class WriteContent(NamedTuple):
+    """What identifies a batch write. A write in `foreachBatch` belongs to a micro-batch and to a run of its query.
+
+    A replay of the micro-batch in a later run is the same write, although it may compute other values. In the same run,
+    other rows are another write."""
+
+    #: The digest of the rows; b"" = the write has no id.
+    rows: bytes
+    #: The digest of the micro-batch; b"" = there is none.
+    micro_batch: bytes = b""
+    run_id: str = ""
+
+    def to_bytes(self) -> bytes:
+        return self.micro_batch + self._run() + self.rows if self.micro_batch else self.rows
+
+    def is_replay_of(self, known: bytes) -> bool:
+        """Whether an earlier run of the query has made this write, given the content that the broker knows."""
+        size = len(self.micro_batch)
+        is_same_run = bool(self.run_id) and known[size : size + _RUN_BYTES] == self._run()
+        return bool(size) and known[:size] == self.micro_batch and not is_same_run
+
+    def _run(self) -> bytes:
+        return digest(self.run_id)[:_RUN_BYTES]
 
 
 class TopicRows(NamedTuple):

@@ -19,9 +19,12 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
 from oncemq.arrow.payloads import Payload, build_payloads, message_columns
+from oncemq.client.internal import internal_api
 from oncemq.client.staging import Stager
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
+from oncemq.protocol.commands import Writer
+from oncemq.protocol.replies import WriterReply
 from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SinkOptions
 from oncemq.spark.sink.row_digest import RowDigest, TopicRows
@@ -111,6 +114,11 @@ class StagedWrite:
         if topics or writer:
             return not self.client.commit(writer, batch_id, topics, content=content).before
         return True
+
+    def content_of(self, writer: str, batch_id: int) -> bytes:
+        """The content with which a batch was published; b"" = it is not known any more."""
+        reply = internal_api(self.client).ask(Writer(writer), WriterReply)
+        return dict(reply.commits).get(batch_id, b"")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the stages of a failed batch, as far as Spark reports them. Published rows are not stages any more."""

@@ -14,6 +14,8 @@ from pyspark import TaskContext
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
+#: Spark gives the jobs of a streaming query its run id as their group.
+_RUN_ID = "spark.jobGroup.id"
 
 
 class TaskIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +29,8 @@ class TaskIdentity(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     #: Unique to this attempt: a retried or speculative task has another one.
     attempt: str
+    #: Another one after each start of the query; "" = it is not known.
+    run_id: str = ""
 
 
 def task_identity() -> TaskIdentity:
@@ -43,4 +47,5 @@ def task_identity() -> TaskIdentity:
         batch_id=int(batch_id) if query_id and batch_id is not None else 0,
         partition=context.partitionId(),
         attempt=uuid.uuid4().hex,
+        run_id=(context.getLocalProperty(_RUN_ID) or "") if query_id else "",
     )

@@ -17,7 +17,7 @@ from oncemq.protocol import errors
 from oncemq.spark.checkpoint.content import batch_content, query_content
 from oncemq.spark.options import SinkOptions
 from oncemq.spark.schema import NAMES
-from oncemq.spark.sink.row_digest import rows_content
+from oncemq.spark.sink.row_digest import WriteContent, rows_content
 from oncemq.spark.sink.staged_write import StagedRows, StagedWrite, staged_rows
 from oncemq.spark.sink.task import task_identity
 from oncemq.spark.source.topic_offsets import topic_bounds
@@ -65,32 +65,24 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         identity, writer = task_identity(), self.writer_name()
-        # A micro-batch is identified by its query, because a replay may compute other values.
-        digests = bool(writer) and not identity.query_id
-        return self._staged_write.stage(identity, writer, self._options.write_number, iterator, digests=digests)
+        return self._staged_write.stage(identity, writer, self._options.write_number, iterator, digests=bool(writer))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         staged = _complete(messages)
         if not staged:
             return
-        options = self._options
-        if not self._staged_write.publish(staged, self.writer_name(), options.write_number, self._content(staged)):
-            _log.warning(
-                "writeId '%s', writeNumber %d: already written; nothing was changed",
-                options.write_id,
-                options.write_number,
-            )
-
-    def _content(self, staged: Sequence[StagedRows]) -> bytes:
-        """What identifies the content of this write."""
-        identity, checkpoint = staged[0].identity, self._options.checkpoint
-        if not self._options.write_id:
-            return b""
-        if not identity.query_id:
-            return rows_content(rows for message in staged for rows in message.rows)
-        if checkpoint:
-            return batch_content(checkpoint, identity.batch_id)
-        return query_content(identity.query_id, identity.batch_id)
+        writer, number = self.writer_name(), self._options.write_number
+        content = _write_content(self._options, staged) if writer else WriteContent(b"")
+        try:
+            is_new = self._staged_write.publish(staged, writer, number, content.to_bytes())
+        except errors.BatchChanged:
+            if not content.is_replay_of(self._staged_write.content_of(writer, number)):
+                raise
+            self._staged_write.abort(messages)
+            is_new = False
+        if not is_new:
+            text = "writeId '%s', writeNumber %d: already written; nothing was changed"
+            _log.warning(text, self._options.write_id, number)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._staged_write.abort(messages)
@@ -107,6 +99,18 @@ class BatchWriter(DataSourceArrowWriter):
             # A topic that was deleted and created again does not contain the former write, so its id is in the name.
             target = f"{options.topic}/{topic_bounds(self._staged_write.client, options.topic).topic_id:x}"
         return f"spark-write:{quote(options.write_id, safe='')}/{target}"
+
+
+def _write_content(options: SinkOptions, staged: Sequence[StagedRows]) -> WriteContent:
+    identity = staged[0].identity
+    rows = rows_content(rows for message in staged for rows in message.rows)
+    if not identity.query_id:
+        return WriteContent(rows)
+    if options.checkpoint:
+        micro_batch = batch_content(options.checkpoint, identity.batch_id)
+    else:
+        micro_batch = query_content(identity.query_id, identity.batch_id)
+    return WriteContent(rows, micro_batch, identity.run_id)
 
 
 def _checked(schema: StructType, options: SinkOptions) -> TypedTarget | None:
