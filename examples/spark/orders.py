@@ -43,6 +43,7 @@ def run() -> None:
         .option("topic", "orders")
         .option("subscription", "totals-query")
         .option("startingOffsets", "earliest")
+        .option("checkpointLocation", f"{folder}/checkpoint")
         .load()
     )
     parsed = stream.selectExpr(f"from_json(CAST(value AS string), '{SCHEMA}') AS o", "idempotency_key")

@@ -19,6 +19,11 @@ from oncemq.protocol import errors
 from oncemq.spark.checkpoint.location import CheckpointFiles
 
 DIGEST_BYTES = 16
+#: What to do about a batch number that comes back with other content.
+REMEDY = (
+    "The checkpoint has lost its last entries, or is an older copy. Nothing was written. Restore the newest copy of "
+    "it; or start with a new checkpoint, which continues at the position of the subscription"
+)
 
 
 def batch_content(location: str, batch_id: int) -> bytes:
@@ -56,11 +61,7 @@ def refuse_other_content(target: str, batch_id: int, last_batch: int, *, is_same
         what = f"{target} already contains batch {batch_id} of this query, with other messages"
     else:
         what = f"{target} already contains batch {last_batch} of this query, and this is batch {batch_id}"
-    raise errors.BatchChanged(
-        f"{what}. The checkpoint has lost its last entries, or is an older copy. Nothing was written. Restore the "
-        "newest copy of the checkpoint; or start with a new checkpoint, which continues at the position of the "
-        "subscription"
-    )
+    raise errors.BatchChanged(f"{what}. {REMEDY}")
 
 
 def _offsets(files: CheckpointFiles, batch_id: int) -> list[object] | None:

@@ -25,6 +25,7 @@ from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Writer
 from oncemq.protocol.replies import WriterReply
+from oncemq.spark.checkpoint.content import REMEDY
 from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SinkOptions
 from oncemq.spark.sink.row_digest import RowDigest, TopicRows
@@ -111,9 +112,13 @@ class StagedWrite:
         for message in messages:
             for topic, stage, count in message.stages:
                 topics.setdefault(topic, []).append((stage, count))
-        if topics or writer:
+        if not (topics or writer):
+            return True
+        try:
             return not self.client.commit(writer, batch_id, topics, content=content).before
-        return True
+        except errors.BatchChanged as error:
+            remedy = "Use another 'writeId', or the next 'writeNumber'" if self._options.write_id else REMEDY
+            raise errors.BatchChanged(f"{error.text}. {remedy}") from None
 
     def content_of(self, writer: str, batch_id: int) -> bytes:
         """The content with which a batch was published; b"" = it is not known any more."""
