@@ -14,6 +14,7 @@ import pytest
 from oncemq.client.sync import Client
 from oncemq.spark import connections
 from oncemq.testing.broker_process import BrokerProcess
+from tests.spark.targets.s3_server import S3Server, running_s3, set_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,9 +29,24 @@ def _cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(scope="session")
-def spark(oncemq_spark: SparkSession) -> SparkSession:
+def spark(_one_s3: S3Server, oncemq_spark: SparkSession) -> SparkSession:
     """A Spark session on two cores."""
     return oncemq_spark
+
+
+@pytest.fixture(scope="session")
+def _one_s3() -> Iterator[S3Server]:
+    """Spark's workers get the variables that lead to it from the JVM, so they are set before it starts."""
+    with running_s3() as server, pytest.MonkeyPatch.context() as patch:
+        set_environment(server, patch)
+        yield server
+
+
+@pytest.fixture
+def s3(_one_s3: S3Server) -> S3Server:
+    """An S3 server for all tests; each uses a prefix of its own."""
+    _one_s3.page_size = 0
+    return _one_s3
 
 
 @pytest.fixture(scope="session")

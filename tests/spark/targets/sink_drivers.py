@@ -19,13 +19,16 @@ from pyspark.sql.types import DataType, StructType
 
 from oncemq.spark.sink.task import TaskIdentity
 from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget, PostgresTarget
-from oncemq.spark.targets.delta.sink import DeltaWriter
+from oncemq.spark.targets.delta.sink import DeltaSink, DeltaWriter
 from oncemq.spark.targets.delta.sink import prepare as prepare_delta
+from oncemq.spark.targets.delta.table import open_table
 from oncemq.spark.targets.files import parquet
 from oncemq.spark.targets.files.disk import Disk
+from oncemq.spark.targets.objects.location import resolve_settings
 from oncemq.spark.targets.postgres.sink import PostgresWriter
 from oncemq.spark.targets.postgres.sink import prepare as prepare_postgres
 from oncemq.spark.targets.staging_writer import StagingWriter
+from tests.spark.targets.s3_server import STORAGE, S3Server
 
 QUERY = "0b2f4a86-9d0c-4a55-8f3e-2f3c8d1f7c11"
 _attempts = itertools.count(1)
@@ -144,6 +147,41 @@ class DeltaFolder(Sink):
             known = {Path(uri).name for uri in DeltaTable(str(self.folder)).file_uris()}
         found = (path for path in self.folder.rglob("*.parquet") if path.parent.name != "_delta_log")
         return [path.name for path in found if path.name not in known]
+
+
+class ParquetBucket(Sink):
+    def __init__(self, server: S3Server, prefix: str, partition_by: tuple[str, ...] = ()) -> None:
+        self._server, self._prefix = server, prefix
+        self.target = ParquetTarget(path=f"s3://lake/{prefix}", partition_by=partition_by, storage=STORAGE)
+
+    def writer(self) -> StagingWriter:
+        options = parquet.prepare(self.target, self.schema)
+        return parquet.ParquetSink(options).streamWriter(self.schema, overwrite=False)
+
+    def table(self) -> dict[str, list[Any]]:
+        return self._server.table(self._prefix)
+
+    def leftovers(self) -> list[str]:
+        return [name for name in self._server.names(self._prefix) if name.endswith(".staged")]
+
+
+class DeltaBucket(Sink):
+    def __init__(self, server: S3Server, prefix: str, partition_by: tuple[str, ...] = ()) -> None:
+        self._server, self._prefix = server, prefix
+        self.target = DeltaTarget(path=f"s3a://lake/{prefix}", partition_by=partition_by, storage=STORAGE)
+
+    def writer(self) -> StagingWriter:
+        return DeltaSink(prepare_delta(self.target, self.schema)).streamWriter(self.schema, overwrite=False)
+
+    def table(self) -> dict[str, list[Any]]:
+        table = open_table(f"s3://lake/{self._prefix}", resolve_settings(STORAGE))
+        found: dict[str, list[Any]] = {} if table is None else table.to_pyarrow_table().to_pydict()
+        return found
+
+    def leftovers(self) -> list[str]:
+        table = open_table(f"s3://lake/{self._prefix}", resolve_settings(STORAGE))
+        known = "" if table is None else "\n".join(table.file_uris())
+        return [name for name in self._server.names(self._prefix) if name.endswith(".parquet") and name not in known]
 
 
 class PostgresRows(Sink):

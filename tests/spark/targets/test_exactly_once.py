@@ -12,8 +12,10 @@ import pytest
 from oncemq.protocol import errors
 from tests.spark.checkpoints import Checkpoint
 from tests.spark.targets.sink_drivers import (
+    DeltaBucket,
     DeltaFolder,
     Message,
+    ParquetBucket,
     ParquetFolder,
     PostgresRows,
     Sink,
@@ -28,8 +30,11 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     return Checkpoint(tmp_path / "checkpoint")
 
 
-@pytest.fixture(params=["parquet", "delta", "postgres"])
+@pytest.fixture(params=["parquet", "delta", "postgres", "parquet in s3", "delta in s3"])
 def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Sink:
+    if "s3" in request.param:
+        kind = ParquetBucket if "parquet" in request.param else DeltaBucket
+        return kind(request.getfixturevalue("s3"), tmp_path.name)
     if request.param == "parquet":
         return ParquetFolder(tmp_path / "numbers")
     if request.param == "delta":

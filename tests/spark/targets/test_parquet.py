@@ -257,7 +257,7 @@ def test_types_come_back_as_they_were(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "partition_by", "message"),
     [
-        ("s3://bucket/folder", (), "local or mounted"),
+        ("hdfs://server/folder", (), "local or mounted"),
         ("folder", ("nothing",), "no column 'nothing'"),
         ("folder", ("text", "text"), "twice"),
         ("folder", ("number", "text"), "at least one column"),

@@ -14,13 +14,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType, TimestampType
 
 from oncemq.arrow.columns import TYPES
 from oncemq.protocol import errors
+from oncemq.spark.lake.files import open_archive_file
 from oncemq.spark.lake.plan import Part, Plan
 from oncemq.spark.lake.selection import Selection
+from oncemq.spark.targets.objects.location import is_object_url
 
 #: The columns that are restored.
 RESTORED = ("key", "value", "headers", "timestamp")
@@ -68,7 +71,7 @@ class LakeReader(DataSourceReader):
 
 def read_part(part: Part, selection: Selection) -> Iterator[Any]:
     """Yield record batches in the order of the offsets. Raises PipelineFailed if the archive was changed."""
-    table = ds.dataset(list(part.paths), schema=_STORED, format="parquet").to_table(filter=_filter(part, selection))
+    table = _read(part.paths, _filter(part, selection))
     if not _is_rising(table):
         table = table.sort_by("offset")
     if table.num_rows != part.count or not _is_rising(table):
@@ -77,6 +80,17 @@ def read_part(part: Part, selection: Selection) -> Iterator[Any]:
             f"{table.num_rows} rows: was the archive changed in the meantime?"
         )
     yield from table.select(list(RESTORED)).to_batches(max_chunksize=_BATCH_ROWS)
+
+
+def _read(paths: Sequence[str], condition: Any) -> Any:
+    if not any(is_object_url(path) for path in paths):
+        return ds.dataset(list(paths), schema=_STORED, format="parquet").to_table(filter=condition)
+    # Arrow reads a dataset from a file system, and there is none for the store.
+    tables = [
+        pq.read_table(open_archive_file(path), columns=_STORED.names, filters=condition, partitioning=None)
+        for path in paths
+    ]
+    return pa.concat_tables([table.cast(_STORED) for table in tables])
 
 
 def _is_rising(table: Any) -> bool:

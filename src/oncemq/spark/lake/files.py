@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,7 +14,9 @@ from oncemq.protocol import errors
 from oncemq.spark.lake import layout
 from oncemq.spark.targets.files.commit_log import LastBatch, Manifest
 from oncemq.spark.targets.files.disk import Disk
-from oncemq.spark.targets.files.file_writer import local_path
+from oncemq.spark.targets.files.folder import visible_files
+from oncemq.spark.targets.objects.location import is_object_url, resolve_settings
+from oncemq.spark.targets.objects.object_folder import ObjectFolder
 
 
 class ArchiveFile(msgspec.Struct, frozen=True):
@@ -26,13 +29,15 @@ class ArchiveFile(msgspec.Struct, frozen=True):
 def list_files(folder: str) -> list[ArchiveFile]:
     """List the files, in no particular order. Raises PipelineInvalid if the folder is not an archive, and
     PipelineFailed if it contains a batch that is not completely published."""
-    root = local_path(folder)
+    root = layout.archive_root(folder)
     kind = layout.detect_format(root)
     if kind is None:
         raise errors.PipelineInvalid(
             f"{folder} is not an archive: it contains neither a Delta table nor folders `topic=…`"
         )
-    return list(_delta_files(root) if kind == "delta" else _parquet_files(root))
+    if kind == "delta":
+        return list(_delta_files(root))
+    return _remote_parquet_files(root) if is_object_url(root) else _parquet_files(root)
 
 
 def _delta_files(root: str) -> Iterator[ArchiveFile]:
@@ -41,7 +46,7 @@ def _delta_files(root: str) -> Iterator[ArchiveFile]:
     from deltalake.exceptions import DeltaError
 
     try:
-        table = DeltaTable(root)
+        table = DeltaTable(root, storage_options=resolve_settings({}) if is_object_url(root) else None)
         fragments = list(table.to_pyarrow_dataset().get_fragments())
     except DeltaError as error:
         raise errors.PipelineFailed(f"the Delta table {root} can't be read: {error}") from error
@@ -52,6 +57,37 @@ def _delta_files(root: str) -> Iterator[ArchiveFile]:
     for fragment in fragments:
         keys = ds.get_partition_keys(fragment.partition_expression)
         yield ArchiveFile(os.path.join(root, fragment.path), keys["topic"], keys["date"].isoformat())
+
+
+def open_archive_file(path: str) -> Any:
+    """A file of an archive, for Arrow: a path, or an open file in an object store."""
+    if not is_object_url(path):
+        return path
+    # The names of folders in the path are percent-encoded, and must not be decoded as parts of a URL.
+    scheme, _, rest = path.partition("://")
+    bucket, _, name = rest.partition("/")
+    return ObjectFolder(f"{scheme}://{bucket}", {}).open(name)
+
+
+def _remote_parquet_files(root: str) -> list[ArchiveFile]:
+    folder = ObjectFolder(root, {})
+    manifests = [file.path for file in folder.list("_oncemq/") if "/commits/" in file.path]
+    for path in manifests:
+        _refuse_partial_manifest(folder, path)
+    found = []
+    for file in visible_files(folder):
+        topic, date, _ = file.path.split("/")
+        found.append(ArchiveFile(f"{root}/{file.path}", layout.parse_topic_folder(topic), date.removeprefix("date=")))
+    return found
+
+
+def _refuse_partial_manifest(folder: ObjectFolder, path: str) -> None:
+    """The manifest of a batch stays; the batch is partial if it is above the last one that is published."""
+    commit_log = path.rpartition("/commits/")[0]
+    last = folder.read(f"{commit_log}/last.json")
+    done = -1 if last is None else msgspec.json.decode(last, type=LastBatch).batch
+    if int(path.rpartition("/")[2].removesuffix(".json")) > done:
+        raise _partial_batch(f"{folder.url}/{commit_log}")
 
 
 def _parquet_files(root: str) -> list[ArchiveFile]:
@@ -77,7 +113,11 @@ def _refuse_partial_batch(commit_log: Path) -> None:
     last = disk.read_file(str(commit_log / "last.json"))
     done = -1 if last is None else msgspec.json.decode(last, type=LastBatch).batch
     if msgspec.json.decode(manifest, type=Manifest).batch > done:
-        raise errors.PipelineFailed(
-            f"a run of the archive was interrupted while it published a batch ({commit_log}); archive again to "
-            "complete the batch"
-        )
+        raise _partial_batch(str(commit_log))
+
+
+def _partial_batch(commit_log: str) -> errors.PipelineFailed:
+    return errors.PipelineFailed(
+        f"a run of the archive was interrupted while it published a batch ({commit_log}); archive again to complete "
+        "the batch"
+    )

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 from oncemq.protocol import errors
 from oncemq.spark.targets.files.file_writer import local_path
+from oncemq.spark.targets.objects.location import is_object_url, normalized
 
 Format = Literal["parquet", "delta"]
 FORMATS: tuple[Format, ...] = ("parquet", "delta")
@@ -55,8 +56,15 @@ def refuse_topic(topic: str) -> None:
         raise errors.PipelineInvalid(f"topic '{topic}': readers would parse a folder of this name as null")
 
 
+def archive_root(folder: str) -> str:
+    """The absolute path of an archive, or its URL in an object store. Raises SettingInvalid for other URLs."""
+    return normalized(folder) if is_object_url(folder) else local_path(folder)
+
+
 def detect_format(root: str) -> Format | None:
     """The format of the archive in a folder; None = there is none yet."""
+    if is_object_url(root):
+        return _detect_remote_format(root)
     if os.path.isdir(os.path.join(root, "_delta_log")):
         return "delta"
     if not os.path.isdir(root):
@@ -65,11 +73,20 @@ def detect_format(root: str) -> Format | None:
     return "parquet" if has_topics or os.path.isdir(os.path.join(root, "_oncemq")) else None
 
 
+def _detect_remote_format(root: str) -> Format | None:
+    from oncemq.spark.targets.objects.object_folder import ObjectFolder
+
+    folder = ObjectFolder(root, {})
+    if next(folder.list("_delta_log/"), None) is not None:
+        return "delta"
+    return "parquet" if next(folder.list("_oncemq/"), None) or next(folder.list(), None) else None
+
+
 def choose_format(folder: str, wanted: str) -> Format:
     """The wanted format, or that of the folder. Raises PipelineInvalid if the two differ."""
     if wanted and wanted not in FORMATS:
         raise errors.PipelineInvalid(f"{wanted!r} is not a format of archives: use {' or '.join(FORMATS)}")
-    found = detect_format(local_path(folder))
+    found = detect_format(archive_root(folder))
     if wanted and found and wanted != found:
         raise errors.PipelineInvalid(
             f"the archive in {folder} has the format {found}, not {wanted}; choose another folder"
@@ -85,7 +102,12 @@ def archive_names(folder: str, subscription: str, checkpoint: str) -> tuple[str,
     """
     if checkpoint and not subscription:
         raise errors.PipelineInvalid("a checkpoint can only be chosen together with its subscription: give both")
-    checkpoints = os.path.join(local_path(folder), _CHECKPOINTS)
+    if is_object_url(folder) and not checkpoint:
+        raise errors.PipelineInvalid(
+            "an archive in an object store needs --subscription and --checkpoint: Spark stores its progress on a disk, "
+            f"and not in {folder}"
+        )
+    checkpoints = os.path.join(archive_root(folder), _CHECKPOINTS)
     subscription = subscription or _known_subscription(checkpoints) or f"archive-{uuid.uuid4().hex[:8]}"
     if not checkpoint:
         return subscription, os.path.join(checkpoints, quote(subscription, safe=""))

@@ -19,13 +19,14 @@ import msgspec
 import oncemq
 from oncemq.protocol import errors
 from oncemq.spark.lake.files import list_files
+from oncemq.spark.lake.layout import archive_root
 from oncemq.spark.lake.plan import Plan, make_plan
 from oncemq.spark.lake.selection import Selection, make_selection
 from oncemq.spark.lake.survey import TopicIncarnation, survey
 from oncemq.spark.options import broker_url, sink_options
 from oncemq.spark.pipeline.progress import Reporter, SilentReporter
 from oncemq.spark.session import session_for
-from oncemq.spark.targets.files.file_writer import local_path
+from oncemq.spark.targets.objects.location import is_object_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,9 +169,15 @@ def _write_id(folder: str, job: Job, topic_id: int, *, again: bool) -> str:
         return f"restore-{uuid.uuid4().hex}"
     selection = job.plan.selection
     times = (selection.since_us, selection.until_us)
-    parts = (os.path.realpath(local_path(folder)), job.source, *times, selection.first, selection.stop)
+    parts = (_identity(folder), job.source, *times, selection.first, selection.stop)
     digest = hashlib.sha256(msgspec.json.encode((*parts, job.target, topic_id)))
     return f"restore-{digest.hexdigest()[:32]}"
+
+
+def _identity(folder: str) -> str:
+    """The archive, by any of its paths."""
+    root = archive_root(folder)
+    return root if is_object_url(root) else os.path.realpath(root)
 
 
 # The broker.

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from oncemq.arrow.columns import TYPES
 from oncemq.protocol import errors
-from oncemq.spark.lake.files import ArchiveFile
+from oncemq.spark.lake.files import ArchiveFile, open_archive_file
 from oncemq.spark.lake.offset_runs import Coverage, OffsetRuns, find_runs, merge_runs
 from oncemq.spark.lake.selection import Selection
 
@@ -95,7 +95,7 @@ def _read_offsets(file: ArchiveFile, selection: Selection) -> list[tuple[int, Fi
 
 
 def _file_offsets(file: ArchiveFile, selection: Selection) -> Iterator[tuple[int, FileOffsets]]:
-    with pq.ParquetFile(file.path) as parquet:
+    with pq.ParquetFile(open_archive_file(file.path)) as parquet:
         metadata = parquet.metadata
         sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
         table = parquet.read(columns=list(_COLUMNS))

@@ -19,8 +19,12 @@ class OffsetsByTopic:
     """The type of a mapping from topics to offsets, times, `earliest` or `latest`."""
 
 
+class VariableNames:
+    """The type of a mapping from settings to the names of environment variables that contain them."""
+
+
 class NodeReader:
-    """Types are str, int, bool, Duration, OffsetsByTopic, Literal[…] and tuple[type, ...]."""
+    """Types are str, int, bool, Duration, OffsetsByTopic, VariableNames, Literal[…] and tuple[type, ...]."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -30,6 +34,7 @@ class NodeReader:
             bool: self._switch,
             Duration: self._duration,
             OffsetsByTopic: self._offsets,
+            VariableNames: self._variables,
         }
 
     def add_problem(
@@ -122,6 +127,20 @@ class NodeReader:
             return text
         self.refuse(node, path, "an offset, earliest, latest or a time", "write one of them")
         return "earliest"
+
+    def _variables(self, node: Node, path: Path) -> dict[str, str]:
+        if not self.is_mapping(node, path):
+            return {}
+        found = {name: self._variable(inner, (*path, name)) for name, inner in node.value.items()}
+        return {name: variable for name, variable in found.items() if variable}
+
+    def _variable(self, node: Node, path: Path) -> str:
+        if node.kind == "str" and node.value.isidentifier() and not node.is_substituted:
+            return str(node.value)
+        # The value may be a secret.
+        text = f"{path_text(path)} is not the name of an environment variable"
+        self.add_problem(path, text, "write the name of the variable that contains it, without ${…}")
+        return ""
 
     def _switch(self, node: Node, path: Path) -> bool | None:
         word = str(node.value).lower()

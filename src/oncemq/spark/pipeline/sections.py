@@ -8,8 +8,7 @@
     tables: {NAME: {parquet | csv, schema | delta | topic, value, columns}, …}
     transform: {sql | python}
     target: {topic, create, value, key} | {topics: by-row, create, value, key}
-            | {parquet, partition_by, evolve} | {delta, partition_by, evolve} | {postgres, table, create, evolve}
-            | {console, rows}
+            | {parquet | delta, partition_by, evolve, storage} | {postgres, table, create, evolve} | {console, rows}
     output: append | update | complete
     trigger: available-now | {every}
     checkpoint: ./folder
@@ -41,7 +40,7 @@ from oncemq.spark.pipeline.model import (
     Watermark,
     partial_input,
 )
-from oncemq.spark.pipeline.node_reader import Duration, NodeReader, OffsetsByTopic, shown
+from oncemq.spark.pipeline.node_reader import Duration, NodeReader, OffsetsByTopic, VariableNames, shown
 from oncemq.spark.pipeline.problems import Path
 from oncemq.spark.pipeline.yaml_tree import Document, Node
 from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
@@ -66,12 +65,13 @@ _KEYS = (
 _TEXTS = tuple[str, ...]
 _TOPIC_KEYS = {"create": bool, "value": Literal["json", "text", "bytes"], "key": str}
 _EVOLVE = {"evolve": Literal["add", "none"]}
+_FOLDER_KEYS = {"partition_by": _TEXTS, **_EVOLVE, "storage": VariableNames}
 #: The keys of each target and their types. The first key identifies the target.
 _TARGETS: dict[str, dict[str, Any]] = {
     "topic": {"topic": str, **_TOPIC_KEYS},
     "topics": {"topics": Literal["by-row"], **_TOPIC_KEYS},
-    "parquet": {"parquet": str, "partition_by": _TEXTS, **_EVOLVE},
-    "delta": {"delta": str, "partition_by": _TEXTS, **_EVOLVE},
+    "parquet": {"parquet": str, **_FOLDER_KEYS},
+    "delta": {"delta": str, **_FOLDER_KEYS},
     "postgres": {"postgres": str, "table": str, "create": bool, **_EVOLVE},
     "console": {"console": bool, "rows": int},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -28,6 +29,8 @@ class ParquetTarget(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     partition_by: tuple[str, ...] = ()
     evolve: Evolve = ""
+    #: For an object store: its settings, by the names of the environment variables that contain them.
+    storage: Mapping[str, str] = {}
 
 
 class DeltaTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +39,8 @@ class DeltaTarget(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     partition_by: tuple[str, ...] = ()
     evolve: Evolve = ""
+    #: As for Parquet.
+    storage: Mapping[str, str] = {}
 
 
 class PostgresTarget(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,9 @@ class StagingWriter(DataSourceStreamArrowWriter):
     for a batch whose `commit` published it and then failed.
     """
 
+    #: Whether a commit whose reply is lost may be executed later: that of a store without locks.
+    commits_late = False
+
     def __init__(self, checkpoint: str) -> None:
         self.identify: Callable[[], TaskIdentity] = task_identity
         #: Where Spark stores what the query has planned; "" = it is not known.
@@ -50,6 +53,9 @@ class StagingWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         stages = _staged_outputs(messages)
+        if self.commits_late and len(stages) == len(messages):
+            # A commit may have been requested, and may yet publish these files.
+            return
         if stages:
             self.discard(_query_id(stages), batchId, stages)
 
@@ -61,9 +67,13 @@ def _staged_outputs(messages: Sequence[WriterCommitMessage | None]) -> list[Stag
 
 def _query_id(stages: Sequence[StagedOutput]) -> str:
     (query_id,) = {stage.identity.query_id for stage in stages}
+    require_query(query_id)
+    return query_id
+
+
+def require_query(query_id: str) -> None:
     if not query_id:
         raise errors.OnceMQError("this sink is for streams: a batch write has no query id to recognise a replay by")
-    return query_id
 
 
 # The options that `start` passes to the data source.

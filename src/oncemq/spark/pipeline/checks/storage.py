@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import importlib.util
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 from oncemq.spark.pipeline.problems import Path, Problem, nearest, problem
+from oncemq.spark.targets.objects.location import SCHEMES
 
-#: File systems of Hadoop in which Spark can keep a checkpoint. Those of object stores need a jar on Spark's class path.
+#: The jars that Hadoop's file systems for object stores need.
+_JARS = {
+    "s3a": "hadoop-aws",
+    "gs": "gcs-connector",
+    "abfs": "hadoop-azure",
+    "abfss": "hadoop-azure",
+}
+#: File systems of Hadoop in which Spark can keep a checkpoint.
 _CHECKPOINT_SCHEMES = ("file", "hdfs", "viewfs", "s3a", "gs", "abfs", "abfss")
 
 
@@ -16,14 +28,31 @@ def scheme_of(path: str) -> str:
     return path.partition("://")[0].lower() if "://" in path else ""
 
 
-def check_output_folder(path: str, key: Path) -> Iterator[Problem]:
+def check_output_folder(path: str, key: Path, storage: Mapping[str, str]) -> Iterator[Problem]:
     """Check the folder of a target, which the tasks of OnceMQ write without Hadoop."""
     scheme = scheme_of(path)
+    if scheme in SCHEMES:
+        yield from _check_objects(path, key, storage)
+        return
     if scheme:
-        text = f"{scheme}:// is not supported: a target is a folder on a local or mounted file system"
-        yield problem(key, text, "write a path, without a scheme")
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        advice = nearest(scheme, SCHEMES, f"write a path, or one of {known}")
+        yield problem(key, f"{scheme}:// is not supported as a target", advice)
     else:
         yield from _check_local(path, key)
+    if storage:
+        yield problem(("target", "storage"), f"{path} is in no object store", "remove it")
+
+
+def _check_objects(path: str, key: Path, storage: Mapping[str, str]) -> Iterator[Problem]:
+    if not path.partition("://")[2].partition("/")[0]:
+        yield problem(key, f"{path} names no bucket", "write s3://BUCKET/FOLDER")
+    if importlib.util.find_spec("obstore") is None:
+        yield problem(key, "obstore is not installed", 'pip install "oncemq[objects]"')
+    for name, variable in storage.items():
+        if variable not in os.environ:
+            text = f"the environment variable {variable} is not set"
+            yield problem(("target", "storage", name), text, "set it, here and where the tasks run")
 
 
 def check_checkpoint_folder(path: str, key: Path) -> Iterator[Problem]:
@@ -35,6 +64,25 @@ def check_checkpoint_folder(path: str, key: Path) -> Iterator[Problem]:
         known = ", ".join(f"{name}://" for name in _CHECKPOINT_SCHEMES)
         advice = nearest(scheme, _CHECKPOINT_SCHEMES, f"write a path, or one of {known}")
         yield problem(key, f"Spark has no file system for {scheme}://", advice)
+    elif scheme in _JARS and not _has_jar(_JARS[scheme]):
+        advice = (
+            f"put {_JARS[scheme]} and what it needs into Spark's folder `jars`, or name them in spark-defaults.conf "
+            "(spark.jars, spark.jars.packages); or write a path on a disk"
+        )
+        yield problem(key, f"Spark can't store a checkpoint in {scheme}:// without a jar", advice)
+
+
+def _has_jar(name: str) -> bool:
+    """Whether a jar is on Spark's class path, or the user's settings add jars to it."""
+    found = importlib.util.find_spec("pyspark")
+    homes = [os.environ.get("SPARK_HOME", ""), os.path.dirname(found.origin) if found and found.origin else ""]
+    if any(glob.glob(os.path.join(glob.escape(home), "jars", f"{name}-*.jar")) for home in homes if home):
+        return True
+    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(homes[0], "conf")
+    with contextlib.suppress(OSError), open(os.path.join(folder, "spark-defaults.conf"), encoding="utf-8") as file:
+        if "spark.jars" in file.read():
+            return True
+    return bool(re.search(r"--(jars|packages)|spark\.jars", os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
 
 
 def _check_local(path: str, key: Path) -> Iterator[Problem]:

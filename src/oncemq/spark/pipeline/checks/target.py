@@ -51,7 +51,7 @@ def _check_folder_target(partial: PartialPipeline, target: ParquetTarget | Delta
     if not target.path:
         yield problem(("target", kind), "the path of the folder is empty", "write a path")
         return
-    yield from check_output_folder(target.path, ("target", kind))
+    yield from check_output_folder(target.path, ("target", kind), target.storage)
     if kind == "delta" and importlib.util.find_spec("deltalake") is None:
         yield problem(("target", kind), "deltalake is not installed", 'pip install "oncemq[spark]"')
     checkpoint = partial.checkpoint

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -36,28 +36,44 @@ _REFUSED_PROPERTIES = ("delta.constraints.", "delta.columnMapping.mode")
 _REFUSED_METADATA = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 
 
-def open_table(root: str) -> Any:
-    """Return None if there is no table."""
+def open_table(root: str, storage: Mapping[str, str] | None = None) -> Any:
+    """Return None if there is no table. `storage` has the settings of an object store."""
     try:
-        return DeltaTable(root)
+        return DeltaTable(root, storage_options=dict(storage or {}))
     except TableNotFoundError:
         return None
 
 
 class Table:
-    def __init__(self, root: str, schema: StructType, partition_by: Sequence[str], disk: Disk) -> None:
+    """A table in a local folder, or in an object store with the settings `storage`. There, deltalake creates an entry
+    of the log with a conditional put. If its reply is lost, the next attempt finds the batch in the table."""
+
+    def __init__(
+        self,
+        root: str,
+        schema: StructType,
+        partition_by: Sequence[str],
+        disk: Disk,
+        storage: Mapping[str, str] | None = None,
+    ) -> None:
         self._root = root
+        self._storage = dict(storage or {})
+        self._is_local = "://" not in root
         self._schema = nullable(schema)
         self._partition_by = list(partition_by)
         self._disk = disk
+
+    def open(self) -> Any:
+        """Return None if there is no table."""
+        return open_table(self._root, self._storage)
 
     def add(self, query_id: str, batch_id: int, files: Sequence[DataFile], content: bytes) -> bool:
         """Add the files in one transaction, which is durable when this returns. Returns False if the batch was in the
         table already. Raises BatchChanged if it was there with other content, and OnceMQError if other writers always
         commit first."""
-        actions = [_action(self._root, file) for file in files]
+        actions = [_action(file) for file in files]
         for _ in range(_ATTEMPTS):
-            table = open_table(self._root)
+            table = self.open()
             if table is not None and (last := last_batch(table, query_id)) >= batch_id:
                 is_same = _is_same(table, query_id, content, is_last=last == batch_id)
                 refuse_other_content(self._root, batch_id, last, is_same=is_same)
@@ -85,7 +101,7 @@ class Table:
         except CommitFailedError as error:
             return error
         except DeltaError as error:
-            if table is None and open_table(self._root) is not None:
+            if table is None and self.open() is not None:
                 return error
             raise
         return None
@@ -96,6 +112,7 @@ class Table:
             self._delta_schema(),
             actions,
             mode="error",
+            storage_options=self._storage,
             partition_by=self._partition_by,
             commit_properties=properties,
         )
@@ -111,14 +128,14 @@ class Table:
 
     def file_names(self) -> str:
         """All files of the table, in one string."""
-        table = open_table(self._root)
+        table = self.open()
         return "" if table is None else "\n".join(table.file_uris())
 
     def add_columns(self) -> None:
         """Add the columns that the table does not have, in a transaction of their own: deltalake can't add files and
         columns in one. Raises SettingInvalid if the rows can't be appended."""
         for _ in range(_ATTEMPTS):
-            table = open_table(self._root)
+            table = self.open()
             added = self.check(table, evolve=True)
             if not added:
                 return
@@ -166,7 +183,9 @@ class Table:
         return errors.SettingInvalid(f"the rows can't be appended to the Delta table {self._root}: {why}")
 
     def _sync_log(self, *, after: int) -> None:
-        """Sync the log entries after that version, which deltalake does not do."""
+        """Sync the log entries after that version, which deltalake does not do. An object store does."""
+        if not self._is_local:
+            return
         log = os.path.join(self._root, "_delta_log")
         for name in os.listdir(log):
             version = name.partition(".")[0]
@@ -218,6 +237,6 @@ def _check_type(name: str, kind: Any) -> None:
         raise errors.SettingInvalid(f"the column {name!r} has the type {kind}, which Delta tables do not support")
 
 
-def _action(root: str, file: DataFile) -> Any:
-    modified_ms = int(os.stat(os.path.join(root, file.path)).st_mtime * 1000)
+def _action(file: DataFile) -> Any:
+    modified_ms = int(time.time() * 1000)
     return AddAction(file.path, file.size_bytes, file.values, modified_ms, True, file.statistics)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -26,6 +26,7 @@ from oncemq.protocol import errors
 from oncemq.spark.checkpoint.content import refuse_other_content
 from oncemq.spark.sink.task import TaskIdentity
 from oncemq.spark.targets.files.disk import Disk, sync_names, write_atomically
+from oncemq.spark.targets.files.file_writer import DataFile
 
 STAGED = ".staged"
 _FOLDER = "_oncemq"
@@ -57,6 +58,22 @@ class LastBatch(msgspec.Struct, frozen=True):
 Stage = tuple[str, Sequence[str]]
 
 
+def new_manifest(query_id: str, batch_id: int, stages: Sequence[Stage], content: bytes) -> Manifest:
+    folder = f"{_FOLDER}/{query_id}/stage/{batch_id}"
+    staged = [os.path.join(attempt, path) for attempt, paths in stages for path in paths]
+    entries = [
+        Entry(os.path.join(folder, path), _published_path(query_id, batch_id, index, path))
+        for index, path in enumerate(staged)
+    ]
+    return Manifest(batch_id, tuple(entries), content.hex())
+
+
+def _published_path(query_id: str, batch_id: int, index: int, path: str) -> str:
+    # Of ATTEMPT/column=value/…/name, the partition folders in the middle are kept.
+    folders = path.split("/")[1:-1]
+    return os.path.join(*folders, f"part-{query_id}-{batch_id:08d}-{index:05d}.parquet")
+
+
 class CommitLog:
     """The commits of one query in one folder."""
 
@@ -68,13 +85,12 @@ class CommitLog:
 
     # Called in a task.
 
-    def stage_folder(self, identity: TaskIdentity) -> str:
-        return os.path.join(self._batch_folder(identity.batch_id), identity.attempt)
-
-    def sync_stage(self, identity: TaskIdentity, paths: Iterable[str]) -> None:
-        """Sync the names of the attempt's files."""
-        folder = self.stage_folder(identity)
-        sync_names(self._disk, (os.path.dirname(os.path.join(folder, path)) for path in paths), self._root)
+    def stage(self, identity: TaskIdentity, write: Callable[[str], list[DataFile]]) -> list[DataFile]:
+        """Let `write` write the files of an attempt into a folder where no reader looks, and sync their names."""
+        folder = os.path.join(self._batch_folder(identity.batch_id), identity.attempt)
+        files = write(folder)
+        sync_names(self._disk, (os.path.dirname(os.path.join(folder, file.path)) for file in files), self._root)
+        return files
 
     # Called on the driver.
 
@@ -87,7 +103,7 @@ class CommitLog:
             self._complete_manifest()
             last = self._last_batch()
             if last.batch < batch_id:
-                self._publish(self._new_manifest(batch_id, stages, content.hex()))
+                self._publish(new_manifest(self._query_id, batch_id, stages, content))
             else:
                 refuse_other_content(self._root, batch_id, last.batch, is_same=last.is_same(batch_id, content.hex()))
             self._delete_stages(batch_id)
@@ -141,20 +157,6 @@ class CommitLog:
                 f"{published} is committed, but neither this file nor {staged} exists; if you deleted it yourself after"
                 f" it was published, remove it from {manifest} and start again"
             )
-
-    def _new_manifest(self, batch_id: int, stages: Sequence[Stage], content: str) -> Manifest:
-        folder = os.path.relpath(self._batch_folder(batch_id), self._root)
-        staged = [os.path.join(attempt, path) for attempt, paths in stages for path in paths]
-        entries = [
-            Entry(os.path.join(folder, path), self._published_path(batch_id, index, path))
-            for index, path in enumerate(staged)
-        ]
-        return Manifest(batch_id, tuple(entries), content)
-
-    def _published_path(self, batch_id: int, index: int, path: str) -> str:
-        # Of ATTEMPT/column=value/…/name, the partition folders in the middle are kept.
-        folders = path.split("/")[1:-1]
-        return os.path.join(*folders, f"part-{self._query_id}-{batch_id:08d}-{index:05d}.parquet")
 
     def _delete_stages(self, batch_id: int) -> None:
         """Delete what is staged for this batch and earlier ones: it can't be committed any more."""

@@ -7,7 +7,6 @@ reader that looks at the newest file sees all of them. A folder without a record
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from oncemq.protocol import errors
 from oncemq.spark.targets.columns import added_columns, extended, nullable
-from oncemq.spark.targets.files.disk import Disk
+from oncemq.spark.targets.files.folder import Folder, visible_files
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -33,9 +32,7 @@ class _Record(msgspec.Struct, frozen=True):
         return StructType.fromJson(self.columns)
 
 
-def record_columns(
-    disk: Disk, root: str, schema: StructType, partition_by: Sequence[str], *, evolve: bool
-) -> StructType:
+def record_columns(folder: Folder, schema: StructType, partition_by: Sequence[str], *, evolve: bool) -> StructType:
     """Record the columns of the rows, and return all recorded columns, which each new file must contain.
 
     Raises SettingInvalid if readers could not read the rows together with those in the folder."""
@@ -43,12 +40,12 @@ def record_columns(
 
     def change(data: bytes | None) -> bytes:
         nonlocal agreed
-        known = _read_newest_file(root, schema) if data is None else msgspec.json.decode(data, type=_Record)
+        known = _read_newest_file(folder, schema) if data is None else msgspec.json.decode(data, type=_Record)
         if known is not None:
-            agreed = _agree(known, root, schema, partition_by, evolve=evolve)
+            agreed = _agree(known, folder.url, schema, partition_by, evolve=evolve)
         return msgspec.json.encode(_Record(agreed.jsonValue(), tuple(partition_by)))
 
-    disk.update_file(os.path.join(root, "_oncemq", "schema.json"), change)
+    folder.update("_oncemq/schema.json", change)
     return agreed
 
 
@@ -62,26 +59,19 @@ def _agree(known: _Record, root: str, schema: StructType, partition_by: Sequence
     return extended(known.schema, added_columns(known.schema, schema, f"the Parquet folder {root}", evolve=evolve))
 
 
-def _read_newest_file(root: str, schema: StructType) -> _Record | None:
+def _read_newest_file(folder: Folder, schema: StructType) -> _Record | None:
     """What the newest file says. Columns with types that Spark does not have are left out, and so are the types of the
     partition columns, which the names of folders do not contain."""
-    newest = max(_files(root), key=os.path.getmtime, default=None)
+    newest = max(visible_files(folder), key=lambda file: file.modified_s, default=None)
     if newest is None:
         return None
-    folders = os.path.relpath(newest, root).split(os.sep)[:-1]
-    partition_by = tuple(folder.partition("=")[0] for folder in folders if "=" in folder)
-    fields = [StructField(field.name, kind) for field in pq.read_schema(newest) if (kind := _spark_type(field.type))]
+    partition_by = tuple(name.partition("=")[0] for name in newest.path.split("/")[:-1] if "=" in name)
+    with folder.open(newest.path) as file:
+        columns = pq.read_schema(file)
+    fields = [StructField(field.name, kind) for field in columns if (kind := _spark_type(field.type))]
     known = {field.name for field in fields}
     fields += [field for field in schema.fields if field.name in partition_by and field.name not in known]
     return _Record(nullable(StructType(fields)).jsonValue(), partition_by)
-
-
-def _files(root: str) -> list[str]:
-    found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(("_", "."))]
-        found += [os.path.join(folder, name) for name in names if name.endswith(".parquet") and name[0] not in "_."]
-    return found
 
 
 def _spark_type(kind: Any) -> DataType | None:
