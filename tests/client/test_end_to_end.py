@@ -276,7 +276,7 @@ def test_a_wrong_argument_affects_no_other_call(client: oncemq.Client, topic: st
         (lambda: client.subscriptions(5), TypeError),  # type: ignore[arg-type]
         (lambda: list(client.read("\ud800")), errors.NameInvalid),
         (lambda: client.put_many(topic, "abc"), TypeError),
-        (lambda: client.put_many(topic, b"abc"), TypeError),  # type: ignore[arg-type]
+        (lambda: client.put_many(topic, b"abc"), TypeError),
         (lambda: client.put_many(topic, [b"a"], keys="k"), TypeError),
         (lambda: client.put(topic, b"x", headers={"\ud800": b""}), errors.NameInvalid),
     ):

@@ -16,6 +16,7 @@ from oncemq.client.runtime.flow import Flow, Until
 from oncemq.client.staging import StageWriter
 from oncemq.protocol import commands, errors
 from oncemq.protocol.batch import encode_batch
+from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import Refusal, StageReply
 from oncemq.testing.broker_process import BrokerProcess
 from tests.client.core.rig import CoreRig
@@ -202,7 +203,15 @@ def hand(monkeypatch: pytest.MonkeyPatch) -> HandDriven:
 
 
 def begin(hand: HandDriven) -> StageWriter:
-    return StageWriter(hand, "a", "orders", "nightly", 1)  # type: ignore[arg-type]
+    return StageWriter(hand, Untyped(), "a", "orders", "nightly", 1)  # type: ignore[arg-type]
+
+
+class Untyped:
+    """No topic has a schema."""
+
+    def claimed(self, operation: commands.Stage, payload: Frame) -> Flow[tuple[commands.Stage, Frame]]:
+        yield from ()
+        return operation, payload
 
 
 def add(stager: StageWriter, size: int = 10) -> Flow[None]:

@@ -36,6 +36,7 @@ COMMANDS = {
     ),
     "shell": Lazy("oncemq.cli.messages.shell:shell", _MESSAGES, "Put and receive messages interactively."),
     "topics": Lazy("oncemq.cli.admin.topics:topics", _ADMIN, "List, create and delete topics."),
+    "schema": Lazy("oncemq.cli.admin.schema:schema", _ADMIN, "Give topics a schema, and show and check it."),
     "subs": Lazy("oncemq.cli.admin.subs:subs", _ADMIN, "List subscriptions and their lag."),
     "dead": Lazy("oncemq.cli.admin.dead:dead", _ADMIN, "List, retry and delete dead letters."),
     "sessions": Lazy("oncemq.cli.admin.sessions:sessions", _ADMIN, "List and delete sessions."),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncemq.client.admin import Admin, Overflow
 from oncemq.client.connection import Connection
@@ -17,11 +17,12 @@ from oncemq.client.consumer.reader import Reader, Start
 from oncemq.client.consumer.subscriptions import Subscriptions
 from oncemq.client.frames.frames import Frames
 from oncemq.client.producer.batch_buffer import PendingMessage
-from oncemq.client.producer.encoding import Headers, Value, make_one_put
+from oncemq.client.producer.encoding import Headers, Value, one_message
 from oncemq.client.producer.receipt import Receipt
 from oncemq.client.push.aio import PushSubscription
 from oncemq.client.push.subscriptions import PushSubscriptions
 from oncemq.client.runtime.event_loop import EventLoopDriver
+from oncemq.client.schemas.admin import Check, Definition, SchemaAdmin, TopicSchema, schema_of
 from oncemq.client.staging import AsyncStager, StageCounts, Stages
 from oncemq.client.transaction import AsyncTransaction
 from oncemq.client.worker.aio import SharedSubscription
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from oncemq.client.consumer.filter import Wanted
     from oncemq.client.worker.dead_letters import DeadLetter
     from oncemq.protocol import replies
+    from oncemq.protocol.schema import DefinitionKind, Encoding, Rule
+
+
+T = TypeVar("T")
 
 
 class Handle(PendingMessage, gc=False):
@@ -74,6 +79,7 @@ class Client:
         self._admin = Admin(context)
         self._frames = Frames(context, connection.producer)
         self._stages = Stages(context)
+        self._schema_admin = SchemaAdmin(context)
         self._dead_letters = DeadLetterAdmin(context)
         self._subscriptions = Subscriptions(context, Subscription, PatternSubscription)
         self._shared = SharedSubscriptions(context, SharedSubscription)
@@ -104,7 +110,7 @@ class Client:
     async def put(
         self,
         topic: str,
-        value: Value,
+        value: object,
         *,
         key: Value | None = None,
         headers: Headers | None = None,
@@ -121,13 +127,13 @@ class Client:
         >>> (await client.put("orders", "one pizza", key="table-7", create=True)).offset
         0
         """
-        put, payload = make_one_put(topic, value, key, headers, create, ttl_s, delay_s)
-        return await self._driver.run(self._producer.put(put, payload))
+        message = one_message(topic, value, key, headers, create, ttl_s, delay_s)
+        return await self._driver.run(self._producer.put(message))
 
     async def put_many(
         self,
         topic: str,
-        values: Iterable[Value],
+        values: Iterable[object],
         *,
         keys: Iterable[Value | None] | None = None,
         headers: Iterable[Headers | None] | None = None,
@@ -143,8 +149,8 @@ class Client:
         >>> (await client.put_many("orders", ["one pizza", "two salads"])).count
         2
         """
-        batches = self._producer.batches_of(topic, values, keys, headers, create, ttl_s, delay_s)
-        return await self._driver.run(self._producer.put_batches(topic, batches))
+        flow = self._producer.put_many(topic, values, keys, headers, create, ttl_s, delay_s)
+        return await self._driver.run(flow)
 
     async def put_frame(
         self,
@@ -172,7 +178,7 @@ class Client:
     def put_nowait(
         self,
         topic: str,
-        value: Value,
+        value: object,
         key: Value | None = None,
         headers: Headers | None = None,
         create: bool = False,
@@ -192,6 +198,7 @@ class Client:
         buffer = producer.buffers.get(topic)
         if (
             buffer is None
+            or buffer.is_typed
             or type(value) is not bytes
             or key is not None
             or headers is not None
@@ -528,7 +535,7 @@ class Client:
 
     # Stages.
 
-    async def stage(self, stage: str, topic: str, writer: str, batch: int, values: Sequence[Value]) -> int:
+    async def stage(self, stage: str, topic: str, writer: str, batch: int, values: Sequence[object]) -> int:
         """Store messages out of sight, for a later `commit` by `writer` as `batch`. Returns the stage's count.
 
         >>> await client.stage("part-0", "results", "nightly", 1, ["a", "b"])
@@ -544,7 +551,7 @@ class Client:
         >>> await stager.finish()
         2
         """
-        return AsyncStager(self._driver, stage, topic, writer, batch)
+        return AsyncStager(self._driver, self._context.schemas, stage, topic, writer, batch)
 
     async def commit(
         self,
@@ -582,6 +589,74 @@ class Client:
         >>> await client.abort(["part-0"])
         """
         await self._driver.run(self._stages.abort(stages))
+
+    # Schemas.
+
+    async def put_schema(
+        self,
+        topic: str,
+        definition: Definition = None,
+        *,
+        kind: DefinitionKind | None = None,
+        encoding: Encoding | None = None,
+        message: str = "",
+        compatibility: Rule | None = None,
+        check: Check | None = None,
+    ) -> int:
+        """Add a version to the schema of a topic, and return its number. A schema that the topic has already keeps its
+        number. From the first version on, messages must match a version.
+
+        `definition`: fields (`"id: int64 not null, price: decimal(10,2)"`), JSON Schema, Avro or Protobuf as text, a
+        serialised FileDescriptorSet, or a `pyarrow.Schema`; None changes only the settings. `kind`: its language; by
+        default it is found out. `encoding`: how values are encoded; by default avro and protobuf for definitions in
+        these languages, otherwise json. `message`: the name of the Protobuf message.
+        `compatibility`: what later versions may change: `"backward"` (the default of the first version), `"forward"`,
+        `"full"` or `"none"`. `check`: who checks values: `"client"` (the default), `"broker"` (too), or `"none"`.
+
+        Raises SchemaInvalid, SchemaIncompatible, TopicUnknown or MissingExtra.
+
+        >>> await client.put_schema("orders", "id: int64 not null, price: decimal(10,2)")
+        1
+        """
+        schema = None if definition is None else schema_of(definition, kind, encoding, message)
+        return await self._driver.run(self._schema_admin.put(topic, schema, compatibility, check))
+
+    async def schema(self, topic: str) -> TopicSchema | None:
+        """Return the versions of a topic's schema, and its settings; None: the topic has no schema.
+
+        >>> (await client.schema("orders")).newest.version
+        1
+        """
+        return await self._driver.run(self._schema_admin.find(topic))
+
+    async def check_schema(
+        self,
+        topic: str,
+        definition: Definition,
+        *,
+        kind: DefinitionKind | None = None,
+        encoding: Encoding | None = None,
+        message: str = "",
+        compatibility: Rule | None = None,
+    ) -> list[str]:
+        """Return what would break if a definition became the next version of a topic's schema: one text for each
+        problem. `compatibility`: another rule than the topic has. Nothing is changed.
+
+        >>> await client.check_schema("orders", "id: string")
+        ["id: a reader expects string, and values are int64: new readers can't read old values (version 1)"]
+        """
+        schema = schema_of(definition, kind, encoding, message)
+        return await self._driver.run(self._schema_admin.problems(topic, schema, compatibility))
+
+    async def decode(self, message: Message, as_type: type[T]) -> T:
+        """Return the value of a message as an object: of a dataclass, a msgspec Struct, a pydantic model, a TypedDict
+        or `dict`. Like `message.decode`, but the schema that the message was written with is looked up first, which
+        values in Avro and Protobuf need. Raises SchemaMismatch.
+
+        >>> (await client.decode(message, Order)).price
+        Decimal('9.50')
+        """
+        return await self._driver.run(self._schema_admin.decode(message, as_type))
 
     # Administration.
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from oncemq.client.runtime.background import Background, PeriodicTask
     from oncemq.client.runtime.driver import Driver
     from oncemq.client.runtime.flow import Flow
+    from oncemq.client.schemas.topic_schemas import TopicSchemas
     from oncemq.protocol.commands import Command, Operation
     from oncemq.protocol.replies import Reply
 
@@ -36,6 +37,11 @@ class OpenSubscription(Protocol):
 
 class Buffers(Protocol):
     """Messages that were put without waiting, and have no number yet. The producer has them."""
+
+    schemas: TopicSchemas
+
+    def ready(self) -> Flow[None]:
+        """Wait until the messages in all buffers can be numbered."""
 
     def freeze_all(self) -> None:
         """Number the messages in all buffers."""
@@ -61,6 +67,11 @@ class ClientContext:
     def core(self) -> Core:
         """The session's state machine."""
         return self.driver.core
+
+    @property
+    def schemas(self) -> TopicSchemas:
+        """The schemas of topics that this client has looked up."""
+        return self._buffers.schemas
 
     @property
     def observer(self) -> Observer:
@@ -90,6 +101,7 @@ class ClientContext:
     def call_any(self, operation: Operation, payload: Payloads = None, *, give_up_ms: float = 0.0) -> Flow[Reply]:
         """Send a numbered operation after all messages that were put before it, and return its reply."""
         self.driver.check_usable()
+        yield from self._buffers.ready()
         self._buffers.freeze_all()
         pending = self.driver.core.submit(operation, payload, give_up_ms=give_up_ms)
         return (yield from wait_for_reply(self.driver, pending))

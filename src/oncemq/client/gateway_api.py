@@ -6,6 +6,7 @@ from the client only what this module names. It is for the packages of OnceMQ, a
 - `BrokerSession`: a connection with a session of its own. Its `EventLoopDriver` has the core, whose `submit` and `ask`
   return a `Pending`. `again(error)` makes a fresh copy of an error that several callers get.
 - `make_put`, `Times`, `Payloads`, `check_headers`: build the operation of a put.
+- `KnownSchema`, `claim_payloads`, `topics_of`, `STALE_SCHEMA`: check values against the schemas of topics.
 - `OwnedSubscription`, `Loss`, `loss_of`, `STALE_EPOCH`, `DELETED`: consume a subscription as its owner.
 - `split_urls`, `check_urls`: the addresses of a broker.
 """
@@ -23,13 +24,17 @@ from oncemq.client.options import ConnectSettings
 from oncemq.client.producer.encoding import Times, make_put
 from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.transport import check_urls, open_transport, split_urls
+from oncemq.client.schemas.claims import KnownSchema, claim_payloads, topics_of
+from oncemq.client.schemas.topic_schemas import STALE as STALE_SCHEMA
 from oncemq.protocol import errors
 
 __all__ = [
     "DELETED",
     "STALE_EPOCH",
+    "STALE_SCHEMA",
     "BrokerSession",
     "EventLoopDriver",
+    "KnownSchema",
     "Loss",
     "OwnedSubscription",
     "Payloads",
@@ -38,9 +43,11 @@ __all__ = [
     "again",
     "check_headers",
     "check_urls",
+    "claim_payloads",
     "loss_of",
     "make_put",
     "split_urls",
+    "topics_of",
 ]
 
 #: Enough for many callers at once.

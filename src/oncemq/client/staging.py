@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oncemq.client.core.commands.pending import Pending, again
-from oncemq.client.producer.encoding import Value, as_bytes, check_columns
+from oncemq.client.producer.encoding import check_columns, make_put
 from oncemq.client.runtime.flow import Flow, Until
+from oncemq.client.schemas.claims import raw_or_object
 from oncemq.protocol import commands, errors, replies
-from oncemq.protocol.batch import checksum, encode_batch
+from oncemq.protocol.batch import checksum
 from oncemq.protocol.frames import Frame
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from oncemq.client.runtime.driver import Driver
     from oncemq.client.runtime.event_loop import EventLoopDriver
     from oncemq.client.runtime.threads import ThreadDriver
+    from oncemq.client.schemas.topic_schemas import TopicSchemas
 
 #: A stager waits for its oldest batch when more than this is in flight.
 _IN_FLIGHT_BATCHES = 32
@@ -39,14 +41,19 @@ class Stages:
     def __init__(self, context: ClientContext) -> None:
         self._context = context
 
-    def stage(self, stage: str, topic: str, writer: str, batch: int, values: Sequence[Value]) -> Flow[int]:
+    def stage(self, stage: str, topic: str, writer: str, batch: int, values: Sequence[object]) -> Flow[int]:
         """Store messages out of sight. Returns the stage's count."""
         check_columns(values, None, None)
-        payload = encode_batch([as_bytes(value) for value in values])
-        envelope = commands.Envelope(len(values), len(payload), checksum(payload))
-        return self._stage(commands.Stage(stage, topic, writer, batch, envelope), payload)
+        schemas = self._context.schemas
+        found = [raw_or_object(value) for value in values]
+        is_known = any(schemas.needs(topic, value) for value in found)
+        whose = (stage, topic, writer, batch)
+        return schemas.retrying([topic], lambda: self._stage(whose, found), is_known=is_known)
 
-    def _stage(self, operation: commands.Stage, payload: bytes) -> Flow[int]:
+    def _stage(self, whose: tuple[str, str, str, int], values: Sequence[object]) -> Flow[int]:
+        checked = [self._context.schemas.checked(whose[1], value) for value in values]
+        put, payload = make_put(whose[1], False, [value for value, _ in checked], claim=checked[0][1])
+        operation = commands.Stage(*whose, put.envelope)
         reply = yield from self._context.call(operation, replies.StageReply, payload)
         return reply.count
 
@@ -83,8 +90,9 @@ def _commit_of(
 class StageWriter:
     """Fills one stage without waiting for each batch. What is in flight is bounded, so that memory use is, too."""
 
-    def __init__(self, driver: Driver, stage: str, topic: str, writer: str, batch: int) -> None:
+    def __init__(self, driver: Driver, schemas: TopicSchemas, stage: str, topic: str, writer: str, batch: int) -> None:
         self._driver = driver
+        self._schemas = schemas
         self._stage = stage
         self._whose = (stage, topic, writer, batch)
         #: Messages that were added.
@@ -106,6 +114,7 @@ class StageWriter:
         return self._add(commands.Stage(*self._whose, envelope), payload)
 
     def _add(self, operation: commands.Stage, payload: Frame) -> Flow[None]:
+        operation, payload = yield from self._schemas.claimed(operation, payload)
         size = operation.envelope.size
         yield from self._wait_until(
             lambda: (
@@ -168,10 +177,18 @@ class StageWriter:
 class _BaseStager:
     """What the stagers of both clients have in common."""
 
-    def __init__(self, driver: ThreadDriver | EventLoopDriver, stage: str, topic: str, writer: str, batch: int) -> None:
+    def __init__(
+        self,
+        driver: ThreadDriver | EventLoopDriver,
+        schemas: TopicSchemas,
+        stage: str,
+        topic: str,
+        writer: str,
+        batch: int,
+    ) -> None:
         self.stage, self.topic, self.writer, self.batch = stage, topic, writer, batch
         self._driver = driver
-        self._stage_writer = StageWriter(driver, stage, topic, writer, batch)
+        self._stage_writer = StageWriter(driver, schemas, stage, topic, writer, batch)
 
     @property
     def count(self) -> int:

@@ -9,7 +9,7 @@ must never include a message whose processing failed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ from oncemq.client.producer.encoding import (
     Headers,
     Times,
     Value,
-    all_as_bytes,
     as_bytes,
     check_columns,
     encode_columns,
@@ -30,6 +29,7 @@ from oncemq.client.producer.encoding import (
     times_of,
 )
 from oncemq.client.producer.receipt import Receipt, receipt_of
+from oncemq.client.schemas.claims import raw_or_object
 from oncemq.client.worker.task import BaseTask, mark_committed
 from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
 from oncemq.protocol.frames import Frame
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from oncemq.client.runtime.event_loop import EventLoopDriver
     from oncemq.client.runtime.flow import Flow
     from oncemq.client.runtime.threads import ThreadDriver
+    from oncemq.client.schemas.topic_schemas import TopicSchemas
 
 
 _Keys = list[bytes | None] | None
@@ -55,7 +56,8 @@ class _Run(msgspec.Struct):
     topic: str
     create: bool
     times: Times
-    values: list[bytes]
+    #: Bytes, and objects that the topic's schema encodes.
+    values: list[object]
     #: One for each value, or None: no message has any.
     keys: list[bytes | None] | None = None
     headers: list[Mapping[str, bytes] | None] | None = None
@@ -63,7 +65,7 @@ class _Run(msgspec.Struct):
     def fits(self, topic: str, create: bool, times: Times) -> bool:
         return (self.topic, self.create, self.times) == (topic, create, times)
 
-    def add(self, values: list[bytes], keys: _Keys, headers: _Headers) -> None:
+    def add(self, values: Sequence[object], keys: _Keys, headers: _Headers) -> None:
         count = len(self.values)
         self.values += values
         if self.keys is not None or keys is not None:
@@ -71,8 +73,10 @@ class _Run(msgspec.Struct):
         if self.headers is not None or headers is not None:
             self.headers = (self.headers or [None] * count) + (headers or [None] * len(values))
 
-    def make(self) -> tuple[Put, bytes]:
-        return make_put(self.topic, self.create, self.values, self.keys, self.headers, self.times)
+    def make(self, schemas: TopicSchemas) -> tuple[Put, bytes]:
+        checked = [schemas.checked(self.topic, value) for value in self.values]
+        values = [value for value, _ in checked]
+        return make_put(self.topic, self.create, values, self.keys, self.headers, self.times, checked[0][1])
 
 
 class BaseTransaction:
@@ -95,7 +99,7 @@ class BaseTransaction:
     def put(
         self,
         topic: str,
-        value: Value,
+        value: object,
         *,
         key: Value | None = None,
         headers: Headers | None = None,
@@ -111,7 +115,7 @@ class BaseTransaction:
             topic,
             create,
             times_of(ttl_s, delay_s),
-            [as_bytes(value)],
+            [raw_or_object(value)],
             None if key is None else [as_bytes(key)],
             None if headers is None else [headers_as_bytes(headers)],
         )
@@ -119,7 +123,7 @@ class BaseTransaction:
     def put_many(
         self,
         topic: str,
-        values: Iterable[Value],
+        values: Iterable[object],
         *,
         keys: Iterable[Value | None] | None = None,
         headers: Iterable[Headers | None] | None = None,
@@ -132,7 +136,7 @@ class BaseTransaction:
         >>> transaction.put_many("invoices", ["one pizza: 9.50", "two salads: 11.00"])
         """
         check_columns(values, None, None)
-        found = all_as_bytes(values)
+        found = [raw_or_object(value) for value in values]
         # Now the length is known, also where the values came from an iterator.
         check_columns(found, keys, headers)
         self._add(topic, create, times_of(ttl_s, delay_s), *encode_columns(found, keys, headers))
@@ -142,7 +146,7 @@ class BaseTransaction:
         topic: str,
         create: bool,
         times: Times,
-        values: list[bytes],
+        values: Sequence[object],
         keys: _Keys,
         headers: _Headers,
     ) -> None:
@@ -190,11 +194,12 @@ class BaseTransaction:
         self._check_open()
         self._mark_ended()
         try:
-            puts, payloads = self._make_puts()
-            operation = Transact(self._make_acks(), self._make_settles(), puts)
-            if operation == Transact():
+            if not (self._runs or self._acks or self._tasks):
                 return
-            reply = yield from self._context.call(operation, TransactReply, payloads or None)
+            schemas = self._context.schemas
+            topics = {run.topic for run in self._runs}
+            is_known = any(schemas.needs(run.topic, value) for run in self._runs for value in run.values)
+            puts, reply = yield from schemas.retrying(topics, self._transact, is_known=is_known)
         except BaseException as error:
             for consumer in self._acks:
                 consumer.transaction_failed(error)
@@ -207,8 +212,13 @@ class BaseTransaction:
             mark_committed(task)
         self.receipts = [receipt_of(put.topic, stored) for put, stored in zip(puts, reply.puts, strict=True)]
 
+    def _transact(self) -> Flow[tuple[tuple[Put, ...], TransactReply]]:
+        puts, payloads = self._make_puts()
+        operation = Transact(self._make_acks(), self._make_settles(), puts)
+        return puts, (yield from self._context.call(operation, TransactReply, payloads or None))
+
     def _make_puts(self) -> tuple[tuple[Put, ...], tuple[Frame, ...]]:
-        made = [run.make() for run in self._runs]
+        made = [run.make(self._context.schemas) for run in self._runs]
         return tuple(put for put, _ in made), tuple(payload for _, payload in made)
 
     def _make_acks(self) -> tuple[AckUpto, ...]:

@@ -16,13 +16,33 @@ from typing import TypeVar
 
 import msgspec
 
-from oncemq.client.gateway_api import BrokerSession, EventLoopDriver, Payloads, Pending, again
+from oncemq.client.gateway_api import (
+    BrokerSession,
+    EventLoopDriver,
+    Payloads,
+    Pending,
+    again,
+    claim_payloads,
+    make_put,
+)
 from oncemq.gateways.put_batcher import BATCH_BYTES_MAX, Headers, PutBatcher, error_for_caller
+from oncemq.gateways.topic_schemas import GatewaySchemas
 from oncemq.protocol import errors
-from oncemq.protocol.commands import START_NEW, Command, Get, GetAny, Operation, Put, Read, Take
+from oncemq.protocol.commands import (
+    START_NEW,
+    Command,
+    Get,
+    GetAny,
+    Keyed,
+    Numbered,
+    Operation,
+    Put,
+    Read,
+    Take,
+)
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import Limits
-from oncemq.protocol.replies import GetReply, PutReply, Reply, expect
+from oncemq.protocol.replies import GetReply, PutReply, Reply, SchemasReply, expect
 
 R = TypeVar("R", bound=Reply)
 
@@ -72,6 +92,7 @@ class Link:
         #: For commands that wait, from the first one on: a thousand long polls don't slow the other commands down.
         self._poll_session: BrokerSession | None = None
         self._batchers: dict[tuple[str, bool], PutBatcher] = {}
+        self.schemas = GatewaySchemas(partial(self.query, kind=SchemasReply))
 
     def _usable_driver(self, *, waits: bool = False) -> EventLoopDriver:
         if self._session.is_closed:
@@ -85,8 +106,18 @@ class Link:
     async def operate(self, operation: Operation, payload: Payloads = None) -> Reply:
         """Send an operation under the next number of the gateway's session: it happens once, while the gateway lives.
         Raises what the broker refuses it with, and BrokerAway."""
-        if payload is not None:
-            await self._learn_limits(payload)
+        if payload is None:
+            return await self._operate(operation, None)
+        await self._learn_limits(payload)
+        payloads = payload if isinstance(payload, tuple) else (payload,)
+        try:
+            return await self._operate(*await self.schemas.claim(operation, payloads, is_identified=False))
+        except errors.OnceMQError as error:
+            if not await self.schemas.heard(operation, error):
+                raise
+        return await self._operate(*await self.schemas.claim(operation, payloads, is_identified=False))
+
+    async def _operate(self, operation: Operation, payload: Payloads) -> Reply:
         driver = self._usable_driver()
         try:
             return (await self._wait_for(driver, driver.core.submit(operation, payload)))[0]
@@ -104,11 +135,27 @@ class Link:
         caller is cancelled, the command is dropped."""
         if self._reserve is not None and isinstance(command, Get | Read):
             return await self._ask_reserved(command, self._reserve)
+        if payload is not None and isinstance(command, Numbered | Keyed):
+            return await self._ask_to_put(command, payload, give_up_ms)
         reply, payloads = await self._ask(command, payload, give_up_ms)
         if self._reserve is not None and (size := sum(map(len, payloads))) > _UNRESERVED_BYTES:
             # A take: its messages go to nobody else, so there are not many large ones at a time.
             await self._reserve(size)
         return reply, payloads
+
+    async def _ask_to_put(
+        self, command: Numbered | Keyed, payload: Frame | tuple[Frame, ...], give_up_ms: float
+    ) -> tuple[Reply, Sequence[Frame]]:
+        """Send an operation with payloads that a caller's number or key identifies."""
+        payloads = payload if isinstance(payload, tuple) else (payload,)
+        operation, payloads = await self.schemas.claim(command.operation, payloads, is_identified=True)
+        command = msgspec.structs.replace(command, operation=operation)
+        try:
+            return await self._ask(command, payloads, give_up_ms)
+        except errors.OnceMQError as error:
+            # The number is used up. The caller's next request finds what is known now.
+            await self.schemas.heard(operation, error)
+            raise
 
     async def _ask_reserved(
         self, command: Get | Read, reserve: Callable[[int], Awaitable[None]]
@@ -193,11 +240,25 @@ class Link:
 
     # Single messages.
 
-    def put(
+    async def put(
         self, topic: str, value: bytes, key: bytes | None = None, headers: Headers | None = None, create: bool = False
-    ) -> asyncio.Future[PutReply]:
+    ) -> PutReply:
         """Store one message, in one batch with the messages that other callers put on the topic at this moment. Each
         caller gets its own offset. Raises as `operate` does."""
+        message = make_put(topic, create, [value]) if self.schemas.is_typed(topic) else None
+        if message is not None:
+            # A value that does not match must not fail the messages of others.
+            await self.schemas.claim(message[0], (message[1],), is_identified=False)
+        try:
+            return await self._put_batched(topic, value, key, headers, create)
+        except errors.OnceMQError as error:
+            if not await self.schemas.heard(make_put(topic, create, [value])[0], error):
+                raise
+        return await self._put_batched(topic, value, key, headers, create)
+
+    def _put_batched(
+        self, topic: str, value: bytes, key: bytes | None, headers: Headers | None, create: bool
+    ) -> asyncio.Future[PutReply]:
         batcher = self._batchers.get((topic, create))
         if batcher is None:
             batcher = PutBatcher(self._loop, self._submit_put, self._discard_batcher, topic, create)
@@ -206,7 +267,7 @@ class Link:
 
     def _submit_put(self, operation: Put, payload: bytes) -> tuple[EventLoopDriver, Pending]:
         driver = self._usable_driver()
-        return driver, driver.core.submit(operation, payload)
+        return driver, driver.core.submit(*claim_payloads(operation, (payload,), self.schemas.find))
 
     def _discard_batcher(self, batcher: PutBatcher) -> None:
         self._batchers.pop((batcher.topic, batcher.create), None)

@@ -93,8 +93,8 @@ class PutBatcher:
         self._finish_batch()
 
     def _fail(self, items: list[_Item], error: Exception) -> None:
-        if isinstance(error, errors.TooLarge) and len(items) > 1:
-            # Together they are too large; each one alone may not be.
+        if isinstance(error, errors.TooLarge | errors.SchemaMismatch) and len(items) > 1:
+            # Together they are too large, or one of them does not match the schema: each one alone may be stored.
             for item in items:
                 self._send_batch([item])
         else:

@@ -39,6 +39,8 @@ HAS_TIMES = 4
 
 _HEAD = struct.Struct("<BBHIIIII")
 _ONE = struct.Struct("<BBHIIIIIii")
+#: Where the head has the schema version, in its last four bytes.
+_VERSION_AT = _HEAD.size - 4
 _OFFSET = struct.Struct("<i")
 _KNOWN = HAS_KEYS | HAS_HEADERS | HAS_TIMES
 _PAD = [b"\0" * n for n in range(8)]
@@ -326,6 +328,11 @@ def schema_version_of(payload: Buffer) -> int:
     """Return the version of the topic's schema that a payload was written with; 0 = none, or the head is not valid."""
     version: int = _HEAD.unpack_from(payload)[7] if len(payload) >= _HEAD.size else 0
     return version
+
+
+def with_schema_version(payload: bytes, version: int) -> bytes:
+    """Return a payload whose head names another schema version."""
+    return payload[:_VERSION_AT] + version.to_bytes(4, "little") + payload[_HEAD.size :]
 
 
 def decode_batch(

@@ -21,10 +21,10 @@ from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.client.sync import Client, Handle, make_client
 from oncemq.protocol import errors
 from oncemq.protocol.batch import decode_batch
-from oncemq.protocol.commands import Hello, Numbered, Put
+from oncemq.protocol.commands import Hello, Numbered, Put, Schemas
 from oncemq.protocol.frames import Frame, decode_request, encode_response
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import Done, HelloReply, PutReply, Refusal, Reply
+from oncemq.protocol.replies import Done, HelloReply, PutReply, Refusal, Reply, SchemasReply
 
 
 class Store:
@@ -48,7 +48,7 @@ class Store:
         if isinstance(command, Hello):
             return HelloReply(1, 0, command.window, (), "store")
         if not isinstance(command, Numbered) or not isinstance(command.operation, Put):
-            return Done()
+            return SchemasReply(1, 0, "", "") if isinstance(command, Schemas) else Done()
         operation = command.operation
         if operation.topic in self.refuses:
             return Refusal("TOPIC_UNKNOWN", f"there is no topic '{operation.topic}'")

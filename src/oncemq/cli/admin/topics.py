@@ -60,7 +60,7 @@ def ls(as_json: bool, reach: Reach) -> None:
 
 
 def _table_of(found: list[TopicInfo]) -> list[str]:
-    """Return the table. The columns for quotas and delayed messages appear only if there are any."""
+    """Return the table. The columns for quotas, delayed messages and schemas appear only if there are any."""
     heads = ["TOPIC", "FIRST", "END", "STORED", "SUBSCRIPTIONS", "STAYS", "RETAINS"]
     rows = [
         [
@@ -77,6 +77,7 @@ def _table_of(found: list[TopicInfo]) -> list[str]:
     optional = {
         "QUOTA": [_quota(topic.quota_bytes, topic.overflow) for topic in found],
         "DELAYED": [f"{topic.delayed:,}" if topic.delayed else "" for topic in found],
+        "SCHEMA": [f"version {topic.schema_version}" if topic.schema_version else "" for topic in found],
     }
     return table(heads, rows, optional)
 

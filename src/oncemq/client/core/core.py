@@ -201,6 +201,11 @@ class Core:
         return self._session.broker_id
 
     @property
+    def has_outbox(self) -> bool:
+        """Whether operations are made durable here, also while the broker is away."""
+        return self._outbox is not None
+
+    @property
     def batch_bytes_max(self) -> int:
         """The largest batch that the broker accepts; 0 until it is known."""
         return self._session.batch_bytes_max

@@ -7,13 +7,14 @@ soon as the broker can be reached; if this process dies first, the next one that
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from oncemq.client.core.commands.pending import Pending, again
+from oncemq.client.producer.encoding import Headers, OneMessage, Times, Value, check_columns
 from oncemq.client.producer.producer import H, Producer
 from oncemq.client.producer.receipt import Receipt, receipt_of
 from oncemq.client.runtime.driver import now_ms
@@ -110,6 +111,30 @@ class OutboxProducer(Producer[H]):
             self._background.add(self._send_task)
 
     # Puts.
+
+    def put_one(self, message: OneMessage) -> Flow[Ticket]:
+        """Write one message into the outbox. An object needs the schema of its topic, and therefore the broker."""
+        if self.schemas.needs(message.topic, message.value):
+            yield from self.schemas.ready(message.topic)
+        yield from self.schemas.ready_soon(message.topic)
+        put = message.make(*self.schemas.checked(message.topic, message.value))
+        return (yield from self.store(message.topic, iter([put])))
+
+    def store_many(
+        self,
+        topic: str,
+        values: Iterable[object],
+        keys: Iterable[Value | None] | None,
+        headers: Iterable[Headers | None] | None,
+        create: bool,
+        times: Times,
+    ) -> Flow[Ticket]:
+        """Write messages into the outbox, in batches."""
+        check_columns(values, keys, headers)
+        self.driver.check_usable()
+        known = yield from self.schemas.ready_soon(topic)
+        batches = self.batches_of(topic, values, keys, headers, create, times, known)
+        return (yield from self.store(topic, batches))
 
     def store(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[Ticket]:
         """Write batches into the outbox. An error's notes say how many were written before it."""

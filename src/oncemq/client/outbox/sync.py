@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from oncemq.client.outbox.connection import OutboxConnection
 from oncemq.client.outbox.producer import Ticket
-from oncemq.client.producer.encoding import Headers, Value, make_one_put
+from oncemq.client.producer.encoding import Headers, Value, one_message, times_of
 from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.client.sync import Client, Handle
 
@@ -35,7 +35,7 @@ class OutboxClient(Client):
     def put(  # type: ignore[override]  # A ticket instead of a receipt: the broker may be unreachable.
         self,
         topic: str,
-        value: Value,
+        value: object,
         *,
         key: Value | None = None,
         headers: Headers | None = None,
@@ -48,13 +48,13 @@ class OutboxClient(Client):
         >>> client.put("orders", "one pizza", create=True).numbers
         (1,)
         """
-        put = make_one_put(topic, value, key, headers, create, ttl_s, delay_s)
-        return self._driver.run(self._outbox_producer.store(topic, iter([put])))
+        message = one_message(topic, value, key, headers, create, ttl_s, delay_s)
+        return self._driver.run(self._outbox_producer.put_one(message))
 
     def put_many(  # type: ignore[override]
         self,
         topic: str,
-        values: Iterable[Value],
+        values: Iterable[object],
         *,
         keys: Iterable[Value | None] | None = None,
         headers: Iterable[Headers | None] | None = None,
@@ -67,8 +67,8 @@ class OutboxClient(Client):
         >>> client.put_many("orders", ["one pizza", "two salads"]).count
         2
         """
-        batches = self._producer.batches_of(topic, values, keys, headers, create, ttl_s, delay_s)
-        return self._driver.run(self._outbox_producer.store(topic, batches))
+        times = times_of(ttl_s, delay_s)
+        return self._driver.run(self._outbox_producer.store_many(topic, values, keys, headers, create, times))
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the broker has decided everything in the outbox. Raises the first refusal that is not `seen`, or

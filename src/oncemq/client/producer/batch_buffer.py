@@ -33,7 +33,7 @@ class BatchBuffer:
     prefix, under the client's lock. So nothing is lost and nothing is sent twice, whatever the threads do.
     """
 
-    __slots__ = ("create", "handles", "is_mixed", "opened_ms", "producer", "size", "topic")
+    __slots__ = ("create", "handles", "is_mixed", "is_typed", "opened_ms", "producer", "size", "topic")
 
     def __init__(self, producer: Producer[Any], topic: str, create: bool) -> None:
         #: It sends the batches; handles ask it for their receipts.
@@ -46,6 +46,8 @@ class BatchBuffer:
         self.size = 0
         #: There are or were items among the values.
         self.is_mixed = False
+        #: The topic has a schema: every value is checked when it is put.
+        self.is_typed = False
         #: When its first message came; 0 = not known yet.
         self.opened_ms = 0.0
 

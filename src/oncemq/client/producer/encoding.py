@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -88,6 +88,17 @@ def times_of(ttl_s: float | None, delay_s: float | None) -> Times:
 Columns = tuple[list[bytes], list[bytes | None] | None, list[Mapping[str, bytes] | None] | None]
 
 
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """The version of a topic's schema that values were checked against; 0 = none. The topic's id tells it from another
+    topic of the same name."""
+
+    version: int = 0
+    topic_id: int = 0
+
+
+NO_CLAIM = Claim()
+
+
 def make_put(
     topic: str,
     create: bool,
@@ -95,30 +106,47 @@ def make_put(
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[Mapping[str, bytes] | None] | None = None,
     times: Times = NO_TIMES,
+    claim: Claim = NO_CLAIM,
 ) -> tuple[Put, bytes]:
     """Return the operation for a batch, and its payload."""
-    payload = encode_batch(values, keys, headers)
+    payload = encode_batch(values, keys, headers, None, claim.version)
     hashes = key_hashes(keys) if keys is not None and any(key is not None for key in keys) else b""
-    envelope = Envelope(len(values), len(payload), checksum(payload), times.ttl_ms, times.due_ms, hashes)
+    times_ms = (times.ttl_ms, times.due_ms)
+    envelope = Envelope(len(values), len(payload), checksum(payload), *times_ms, hashes, claim.version, claim.topic_id)
     return Put(topic, envelope, bool(create)), payload
 
 
-def make_one_put(
+class OneMessage(msgspec.Struct, frozen=True):
+    """A message as a caller puts it: checked, but for its value, which may be an object that a schema encodes."""
+
+    topic: str
+    value: object
+    keys: list[bytes | None] | None
+    headers: list[Mapping[str, bytes] | None] | None
+    create: bool
+    times: Times
+
+    def make(self, value: bytes, claim: Claim) -> tuple[Put, bytes]:
+        """Return the operation, and its payload."""
+        return make_put(self.topic, self.create, [value], self.keys, self.headers, self.times, claim)
+
+
+def one_message(
     topic: str,
-    value: Value,
+    value: object,
     key: Value | None,
     headers: Headers | None,
     create: bool,
     ttl_s: float | None,
     delay_s: float | None,
-) -> tuple[Put, bytes]:
-    """Return the operation for a single message, and its payload."""
-    return make_put(
+) -> OneMessage:
+    """Return a message as a caller puts it. Raises as `as_bytes`, `headers_as_bytes` and `times_of` do."""
+    return OneMessage(
         topic,
-        create,
-        [as_bytes(value)],
+        value,
         None if key is None else [as_bytes(key)],
         None if headers is None else [headers_as_bytes(headers)],
+        create,
         times_of(ttl_s, delay_s),
     )
 
@@ -146,9 +174,12 @@ def _columns_of(
         yield encode_columns(chunk, keys_left, headers_left)
 
 
+V = TypeVar("V")
+
+
 def encode_columns(
-    values: list[bytes], keys: Iterable[Value | None] | None, headers: Iterable[Headers | None] | None
-) -> Columns:
+    values: list[V], keys: Iterable[Value | None] | None, headers: Iterable[Headers | None] | None
+) -> tuple[list[V], list[bytes | None] | None, list[Mapping[str, bytes] | None] | None]:
     """Take and encode a key and headers for each value. Raises ValueError if there are too few."""
     count = len(values)
     found_keys: list[bytes | None] | None = None

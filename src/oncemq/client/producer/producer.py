@@ -15,9 +15,14 @@ from oncemq.client.core.commands.pending import Pending
 from oncemq.client.core.validation import check_name
 from oncemq.client.producer.batch_buffer import Batch, BatchBuffer, PendingMessage
 from oncemq.client.producer.encoding import (
+    NO_CLAIM,
+    Claim,
     Headers,
+    OneMessage,
+    Times,
     Value,
     as_bytes,
+    check_columns,
     columns_of,
     headers_as_bytes,
     make_put,
@@ -27,6 +32,8 @@ from oncemq.client.producer.receipt import Receipt, receipt_of
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until, WouldWait
 from oncemq.client.runtime.rpc import wait_for_reply
+from oncemq.client.schemas.claims import KnownSchema, checked, claim_of
+from oncemq.client.schemas.topic_schemas import STALE, TopicSchemas
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Put
 from oncemq.protocol.replies import PutReply, expect
@@ -65,6 +72,7 @@ class Producer(Generic[H]):
         self._linger_ms = settings.linger_ms
         self._buffer_bytes = settings.buffer_bytes
         self._handle_type = handle_type
+        self.schemas = TopicSchemas(driver, self._schema_known)
         #: A thread may still be about to append to one of these.
         self._former_buffers: dict[str, BatchBuffer] = {}
         #: Errors that no caller has got yet, in order.
@@ -73,29 +81,68 @@ class Producer(Generic[H]):
 
     # Puts that wait.
 
-    def put(self, operation: Put, payload: bytes) -> Flow[Receipt]:
-        """Send one batch, and wait until it is stored."""
+    def put(self, message: OneMessage) -> Flow[Receipt]:
+        """Send one message, and wait until it is stored."""
+        topic = message.topic
+        is_known = self.schemas.needs(topic, message.value)
+        return self.schemas.retrying([topic], lambda: self._put(message), is_known=is_known)
+
+    def _put(self, message: OneMessage) -> Flow[Receipt]:
         driver = self.driver
         driver.check_usable()
+        operation, payload = message.make(*self.schemas.checked(message.topic, message.value))
+        yield from self.schemas.wait(operation.topic)
         self.freeze_topic(operation.topic)
         reply = yield from wait_for_reply(driver, driver.core.submit(operation, payload))
         return receipt_of(operation.topic, expect(reply, PutReply))
 
-    def batches_of(
+    def put_many(
         self,
         topic: str,
-        values: Iterable[Value],
+        values: Iterable[object],
         keys: Iterable[Value | None] | None,
         headers: Iterable[Headers | None] | None,
         create: bool,
         ttl_s: float | None,
         delay_s: float | None,
-    ) -> Iterator[tuple[Put, bytes]]:
-        """Return the batches of a `put_many`. Each is made when it is about to be sent."""
+    ) -> Flow[Receipt]:
+        """Send messages in batches, and wait until all are stored."""
+        check_columns(values, keys, headers)
         times = times_of(ttl_s, delay_s)
+        return self._put_many(topic, values, keys, headers, create, times)
+
+    def _put_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        keys: Iterable[Value | None] | None,
+        headers: Iterable[Headers | None] | None,
+        create: bool,
+        times: Times,
+    ) -> Flow[Receipt]:
+        self.driver.check_usable()
+        known = yield from self.schemas.ready(topic)
+        batches = self.batches_of(topic, values, keys, headers, create, times, known)
+        return (yield from self.put_batches(topic, batches))
+
+    def batches_of(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        keys: Iterable[Value | None] | None,
+        headers: Iterable[Headers | None] | None,
+        create: bool,
+        times: Times,
+        known: KnownSchema | None,
+    ) -> Iterator[tuple[Put, bytes]]:
+        """Return the batches of a `put_many`. Each is made, and its values are checked, when it is about to be sent."""
+        claim = NO_CLAIM
+        if known is not None and known.newest is not None and known.is_required:
+            claim = Claim(known.newest.version, known.topic_id)
+            values = (checked(topic, value, known)[0] for value in values)
         messages_max, bytes_max = max(_MANY_MESSAGES, self.batch_messages), max(_MANY_BYTES, self.batch_bytes)
         columns = columns_of(values, keys, headers, messages_max, bytes_max)
-        return (make_put(topic, create, *chunk, times) for chunk in columns)
+        return (make_put(topic, create, *chunk, times, claim) for chunk in columns)
 
     def put_batches(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[Receipt]:
         """Send batches, and wait until all are stored. Raises the first error; its notes say how many were stored."""
@@ -116,6 +163,7 @@ class Producer(Generic[H]):
     def _submit_batch(self, operation: Put, payload: bytes) -> Flow[Pending]:
         self.driver.check_usable()
         yield from self._wait_for_space()
+        yield from self.schemas.wait(operation.topic)
         self.freeze_topic(operation.topic)
         pending = self.driver.core.submit(operation, payload, on_done=_OnReply(self, len(payload), keep_error=False))
         self._count(len(payload))
@@ -127,16 +175,22 @@ class Producer(Generic[H]):
     def put_nowait(
         self,
         topic: str,
-        value: Value,
+        value: object,
         key: Value | None,
         headers: Headers | None,
         create: bool,
         ttl_s: float | None,
         delay_s: float | None,
     ) -> H:
-        """Append a message of any kind to its topic's buffer. `Client.put_nowait` appends plain values itself."""
+        """Append a message of any kind to its topic's buffer. `Client.put_nowait` appends plain values itself, if the
+        topic has no schema.
+
+        A value is checked now if the schema is known, and otherwise when its batch is made. An object needs the schema:
+        a blocking client waits for it, an asyncio client raises Overloaded."""
+        if self.schemas.needs(topic, value):
+            self._wait_for_schema(topic)
         item = (
-            as_bytes(value),
+            self.schemas.checked(topic, value)[0],
             None if key is None else as_bytes(key),
             None if headers is None else headers_as_bytes(headers),
             bool(create),
@@ -147,6 +201,14 @@ class Producer(Generic[H]):
         if buffer.size >= self.batch_bytes or not 1 < len(buffer.handles) < self.batch_messages:
             self.check_buffer(buffer)
         return handle  # type: ignore[return-value]
+
+    def _wait_for_schema(self, topic: str) -> None:
+        try:
+            self.driver.run_now(self.schemas.ready(topic))
+        except WouldWait:
+            self.schemas.start(topic)
+            text = f"the schema of '{topic}' is being looked up: await put() for the first message, or put it again"
+            raise errors.Overloaded(text) from None
 
     def open_buffer(self, topic: str, create: bool) -> BatchBuffer:
         """Create a topic's buffer. Raises NameInvalid."""
@@ -161,7 +223,22 @@ class Producer(Generic[H]):
             self.freeze_all()
             self._former_buffers, self.buffers = self.buffers, {}
         yield from ()
-        return self.buffers.setdefault(topic, BatchBuffer(self, topic, create))
+        buffer = self.buffers.setdefault(topic, BatchBuffer(self, topic, create))
+        known = self.schemas.find(topic)
+        if known is not None:
+            buffer.is_typed = known.is_required
+        else:
+            self.schemas.start(topic)
+            self.driver.pump()
+        return buffer
+
+    def _schema_known(self, topic: str, known: KnownSchema) -> None:
+        """A topic was looked up: from now on its values are checked when they are put."""
+        buffer = self.buffers.get(topic)
+        if buffer is not None:
+            buffer.is_typed = known.is_required
+            if buffer.handles and self._is_full(buffer):
+                self._freeze(buffer)
 
     def check_buffer(self, buffer: BatchBuffer) -> None:
         """Send a buffer that is full, or note when its first message came. A blocking client waits here while
@@ -184,6 +261,8 @@ class Producer(Generic[H]):
                 buffer.opened_ms = now_ms()
             self._background.wake(now_ms() + self._linger_ms)
         yield from self._wait_for_space()
+        if buffer.size >= self._buffer_bytes:
+            yield from self.schemas.wait(buffer.topic)
         if self._is_full(buffer):
             self._freeze(buffer)
             self.driver.pump()
@@ -199,6 +278,7 @@ class Producer(Generic[H]):
     def flush(self, timeout_s: float | None = None) -> Flow[None]:
         """Send all buffers, and wait for the replies. Raises the first error that no caller has got."""
         self.driver.check_usable()
+        yield from self.schemas.wait_all()
         self.freeze_all()
         until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
         if not (yield Until(lambda: self.in_flight_batches == 0, until_ms)):
@@ -215,6 +295,8 @@ class Producer(Generic[H]):
         """Wait for a message's receipt. A caller that is interrupted gives nothing up: others wait for the batch."""
         if not handle.done():
             self.driver.check_usable()
+            if isinstance(handle.batch, BatchBuffer):
+                yield from self.schemas.wait(handle.batch.topic)
             if isinstance(handle.batch, BatchBuffer):
                 self._freeze(handle.batch)
             until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
@@ -262,16 +344,26 @@ class Producer(Generic[H]):
         if buffer is not None and buffer.handles:
             self._freeze(buffer)
 
+    def ready(self) -> Flow[None]:
+        """Wait until the messages in all buffers can be numbered."""
+        return self.schemas.wait_all()
+
     def freeze_all(self) -> None:
         """Number the messages in all buffers."""
         for buffer in self._waiting_buffers():
             self._freeze(buffer)
 
     def _freeze(self, buffer: BatchBuffer) -> None:
+        """Make batches of a buffer and send them. While its topic is being looked up, it is left as it is, unless an
+        outbox makes its messages durable now."""
+        if self.schemas.is_awaited(buffer.topic) and not self.driver.core.has_outbox:
+            return
+        known = self.schemas.find(buffer.topic)
         for batch, parts in buffer.freeze(self.batch_bytes):
             try:
-                operation, payload = make_put(buffer.topic, *parts)
-                on_done = _OnReply(self, len(payload), keep_error=True)
+                claim = claim_of(buffer.topic, parts[1], known)
+                operation, payload = make_put(buffer.topic, *parts, claim)
+                on_done = _OnReply(self, len(payload), keep_error=True, topic=buffer.topic)
                 batch.pending = self.driver.core.submit(operation, payload, on_done=on_done)
             except Exception as error:
                 # The callers have returned: only this batch fails.
@@ -309,9 +401,10 @@ class Producer(Generic[H]):
 class _OnReply:
     """Called when a batch is answered."""
 
-    __slots__ = ("keep_error", "producer", "size")
+    __slots__ = ("keep_error", "producer", "size", "topic")
 
-    def __init__(self, producer: Producer[Any], size: int, *, keep_error: bool) -> None:
+    def __init__(self, producer: Producer[Any], size: int, *, keep_error: bool, topic: str = "") -> None:
+        self.topic = topic
         self.producer = producer
         self.size = size
         self.keep_error = keep_error
@@ -322,6 +415,8 @@ class _OnReply:
         producer.in_flight_batches -= 1
         if self.keep_error and pending.error is not None:
             producer.keep_error(pending)
+        if isinstance(pending.error, STALE) and self.topic:
+            producer.schemas.look_again(self.topic)
 
 
 def _pending_of(handle: PendingMessage) -> Pending:

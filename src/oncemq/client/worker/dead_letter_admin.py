@@ -10,6 +10,7 @@ from oncemq.client.consumer.reader import Reader
 from oncemq.client.context import ClientContext
 from oncemq.client.runtime.flow import Flow, Outside
 from oncemq.client.runtime.rpc import wait_for_reply
+from oncemq.client.schemas.claims import claim_payloads
 from oncemq.client.worker.dead_letters import DeadLetter, make_retry_puts
 from oncemq.client.worker.leases import decode_take
 from oncemq.client.worker.membership import ranges_of
@@ -135,10 +136,16 @@ class _Scan:
             puts, payloads = make_retry_puts(letters)
             done = ranges_of([letter.message.offset for letter in letters])
             settle = Settle(*subscription, tuple((token, first, count) for first, count in done))
-            yield from self._context.call(Transact(settles=(settle,), puts=puts), TransactReply, payloads)
+            retry = partial(self._put_again, Transact(settles=(settle,), puts=puts), payloads)
+            yield from self._context.schemas.retrying([put.topic for put in puts], retry)
             self.retried += len(letters)
         taken = {letter.message.offset for letter in letters}
         return [message for message in messages if message.offset not in taken]
+
+    def _put_again(self, operation: Transact, payloads: tuple[bytes, ...]) -> Flow[TransactReply]:
+        """Put letters to their topics, whose schemas may have changed since."""
+        claimed, checked = claim_payloads(operation, payloads, self._context.schemas.find)
+        return (yield from self._context.call(claimed, TransactReply, checked))
 
     def _letter_to_retry(self, message: Message) -> DeadLetter | None:
         if not self._retries or message.offset >= self._end_offset:

@@ -87,7 +87,7 @@ def unreadable(written: tuple[Field, ...], read: tuple[Field, ...], consequence:
         if other is not None:
             problems += _unreadable_field(other, field, consequence, where)
         elif field.is_required:
-            problems.append(f"{where}: it is missing on one side, not nullable and has no default: {consequence}")
+            problems.append(f"{where}: it is not nullable, has no default, and the values lack it: {consequence}")
     return problems
 
 

@@ -14,11 +14,13 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from oncemq.client.gateway_api import BrokerSession, Pending, make_put
+from oncemq.client.gateway_api import STALE_SCHEMA, BrokerSession, KnownSchema, Pending, claim_payloads, make_put
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.put_batcher import BATCH_BYTES_MAX
 from oncemq.protocol import errors
+from oncemq.protocol.commands import CHECK_NONE, Schemas
 from oncemq.protocol.names import refuse_topic_name
+from oncemq.protocol.replies import SchemasReply
 
 log = logging.getLogger("oncemq.push")
 
@@ -47,6 +49,8 @@ class Intake:
         #: By name. A topic is kept only while messages wait for it.
         self._topics: dict[bytes, _Topic] = {}
         self._touched: dict[bytes, _Topic] = {}
+        #: Schemas of topics that have one.
+        self._known: dict[str, KnownSchema] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -123,7 +127,8 @@ class Intake:
     def _send_batch(self, topic: _Topic) -> None:
         topic.in_flight = topic.next_batch()
         try:
-            operation, payload = make_put(topic.name, True, topic.in_flight)
+            put, raw = make_put(topic.name, True, topic.in_flight)
+            operation, (payload,) = claim_payloads(put, (raw,), self._known.get)
             core = self._session.driver().core
             if len(payload) > BATCH_BYTES_MAX and not core.batch_bytes_max:
                 core.greet()
@@ -138,20 +143,43 @@ class Intake:
             self._refused(topic, pending.error)
             return
         topic.pause_s = _PAUSE_S
+        topic.is_looked_up = False
         self._counters.add("publish_stored", len(topic.in_flight))
         self._finish_batch(topic)
 
     def _refused(self, topic: _Topic, error: errors.OnceMQError) -> None:
-        if isinstance(error, errors.TooLarge) and len(topic.in_flight) > 1:
+        if isinstance(error, errors.TooLarge | errors.SchemaMismatch) and len(topic.in_flight) > 1:
             topic.batch_messages = 1
             self._put_back(topic)
             self._send(topic)
+        elif isinstance(error, STALE_SCHEMA) and not topic.is_looked_up:
+            # Once per batch: the broker may refuse what was looked up just now.
+            topic.is_looked_up = True
+            self._put_back(topic)
+            self._look_up(topic)
         elif isinstance(error, (*errors.TRANSIENT, errors.SessionUnknown, errors.Fenced)):
             self._put_back(topic)
             self._pause(topic, error)
         elif not isinstance(error, errors.ClientClosed):
             self._drop(len(topic.in_flight), f"messages for '{topic.name}' were refused: {error.text}")
             self._finish_batch(topic)
+
+    def _look_up(self, topic: _Topic) -> None:
+        """Ask for the schema of a topic, and continue with the reply."""
+        topic.is_pausing = True
+        pending = self._session.driver().core.ask(Schemas(topic.name), give_up_ms=_AT_ONCE_MS)
+        if pending.done:
+            self._looked_up(topic, pending)
+        else:
+            pending.on_done = lambda done: self._looked_up(topic, done)
+            self._session.driver().pump_soon()
+
+    def _looked_up(self, topic: _Topic, pending: Pending) -> None:
+        reply = pending.reply
+        if isinstance(reply, SchemasReply):
+            is_required = bool(reply.versions) and reply.check != CHECK_NONE
+            self._known[topic.name] = KnownSchema(reply.topic_id, reply.versions, is_required)
+        self._loop.call_soon(self._continue, topic)
 
     def _put_back(self, topic: _Topic) -> None:
         topic.waiting.extendleft(reversed(topic.in_flight))
@@ -188,7 +216,17 @@ class Intake:
 class _Topic:
     """The messages that wait for one topic."""
 
-    __slots__ = ("batch_messages", "frame", "in_flight", "is_pausing", "is_sending", "name", "pause_s", "waiting")
+    __slots__ = (
+        "batch_messages",
+        "frame",
+        "in_flight",
+        "is_looked_up",
+        "is_pausing",
+        "is_sending",
+        "name",
+        "pause_s",
+        "waiting",
+    )
 
     def __init__(self, frame: bytes, name: str) -> None:
         self.frame = frame
@@ -197,6 +235,8 @@ class _Topic:
         self.in_flight: list[bytes] = []
         self.is_pausing = False
         self.is_sending = False
+        #: Its schema was looked up, and nothing was stored since.
+        self.is_looked_up = False
         self.pause_s = _PAUSE_S
         #: Reduced after a batch was too large.
         self.batch_messages = _BATCH_MESSAGES

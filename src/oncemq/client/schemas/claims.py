@@ -1,0 +1,129 @@
+"""What a client states about the values that it puts: that it has checked them against a version of the topic's schema.
+
+Pure functions: nothing here asks the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from oncemq.client.producer.encoding import NO_CLAIM, Claim, as_bytes
+from oncemq.protocol import commands, errors
+from oncemq.protocol.batch import checksum, schema_version_of, with_schema_version
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.schema.model import SchemaVersion
+from oncemq.protocol.schema.values.codec import codec_of
+from oncemq.protocol.schema.values.payload import check_payload, check_values
+from oncemq.protocol.schema.values.python_values import plain_of
+
+#: Values that are put as they are. Anything else is encoded by the topic's schema.
+RAW = (bytes, str, bytearray, memoryview)
+
+
+class KnownSchema(msgspec.Struct, frozen=True):
+    """What was looked up of a topic."""
+
+    topic_id: int
+    #: Empty: the topic has no schema.
+    versions: tuple[SchemaVersion, ...] = ()
+    #: Values must match.
+    is_required: bool = False
+    looked_up_ms: float = 0.0
+
+    @property
+    def newest(self) -> SchemaVersion | None:
+        return self.versions[-1] if self.versions else None
+
+
+#: Topic → what is known; None = nothing is.
+FindSchema = Callable[[str], KnownSchema | None]
+
+
+def checked(topic: str, value: object, known: KnownSchema | None) -> tuple[bytes, Claim]:
+    """Return a value as it is put, and the claim that goes with it. Raises SchemaMismatch, and TypeError for an object
+    that is put to a topic without a schema."""
+    newest = known.newest if known is not None else None
+    if known is None or newest is None or not (known.is_required or not isinstance(value, RAW)):
+        return as_bytes(cast(Any, value)), NO_CLAIM
+    codec = codec_of(newest.schema)
+    try:
+        raw = as_bytes(value) if isinstance(value, RAW) else codec.encode(plain_of(value))
+        problem = codec.problem(raw)
+    except errors.SchemaMismatch as error:
+        raw, problem = b"", error.text
+    if problem is not None:
+        text = f"the value for '{topic}' does not match version {newest.version} of its schema: {problem}"
+        raise errors.SchemaMismatch(text)
+    return raw, Claim(newest.version, known.topic_id)
+
+
+def raw_or_object(value: object) -> object:
+    """Return a raw value as bytes, and an object as it is: it is encoded when the topic's schema is known."""
+    return as_bytes(value) if isinstance(value, RAW) else value
+
+
+def claim_of(topic: str, values: Sequence[bytes], known: KnownSchema | None) -> Claim:
+    """Return the claim for values that are put together, after they were checked. Raises SchemaMismatch."""
+    if known is None or known.newest is None or not known.is_required:
+        return NO_CLAIM
+    check_values(values, known.newest.schema, topic)
+    return Claim(known.newest.version, known.topic_id)
+
+
+def claim_payloads(
+    operation: commands.Operation, payloads: Sequence[Frame], find: FindSchema, *, lowest: bool = False
+) -> tuple[commands.Operation, tuple[Frame, ...]]:
+    """Check payloads that were encoded without a version, and name the version in them and in their envelopes.
+
+    `lowest`: the lowest version that all values of a payload match, so that a request that is repeated after another
+    version was added is the same request. Otherwise the newest one. Raises SchemaMismatch."""
+    if isinstance(operation, commands.Put | commands.Stage):
+        envelope, payload = _claimed(operation.topic, operation.envelope, payloads[0], find, lowest)
+        return msgspec.structs.replace(operation, envelope=envelope), (payload,)
+    if not isinstance(operation, commands.Transact):
+        return operation, tuple(payloads)
+    puts, found = [], []
+    for put, payload in zip(operation.puts, payloads, strict=True):
+        envelope, payload = _claimed(put.topic, put.envelope, payload, find, lowest)
+        puts.append(msgspec.structs.replace(put, envelope=envelope))
+        found.append(payload)
+    return msgspec.structs.replace(operation, puts=tuple(puts)), tuple(found)
+
+
+def _claimed(
+    topic: str, envelope: commands.Envelope, payload: Frame, find: FindSchema, lowest: bool
+) -> tuple[commands.Envelope, Frame]:
+    known = find(topic)
+    if envelope.schema_version or known is None or not known.is_required or known.newest is None:
+        return envelope, payload
+    raw = bytes(payload)
+    assert not schema_version_of(raw)
+    version = _match(topic, raw, known.versions if lowest else known.versions[-1:])
+    raw = with_schema_version(raw, version)
+    claimed = msgspec.structs.replace(
+        envelope, checksum=checksum(raw), schema_version=version, schema_topic_id=known.topic_id
+    )
+    return claimed, raw
+
+
+def _match(topic: str, payload: bytes, versions: Sequence[SchemaVersion]) -> int:
+    """Return the first version that all values match. Raises SchemaMismatch of the last one."""
+    for each in versions:
+        try:
+            check_payload(payload, lambda _, schema=each.schema: schema, topic)  # type: ignore[misc]
+        except errors.SchemaMismatch:
+            if each is versions[-1]:
+                raise
+        else:
+            return each.version
+    raise AssertionError("a schema has at least one version")
+
+
+def topics_of(operation: commands.Operation) -> set[str]:
+    """Return the topics that an operation puts to."""
+    if isinstance(operation, commands.Put | commands.Stage):
+        return {operation.topic}
+    return {put.topic for put in operation.puts} if isinstance(operation, commands.Transact) else set()
