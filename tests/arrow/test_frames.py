@@ -89,3 +89,10 @@ def test_a_missing_column_is_null_or_has_its_default() -> None:
     schema = Schema(parse_fields("a: int8, b: string, c: int16 not null default 7"))
     found = conform(pa.table({"a": [1, 2]}), schema, "orders")
     assert found.to_pylist() == [{"a": 1, "b": None, "c": 7}, {"a": 2, "b": None, "c": 7}]
+
+
+def test_whole_numbers_are_decimals() -> None:
+    schema = Schema(parse_fields("a: decimal(4,2)"))
+    assert conform(pa.table({"a": [1, None]}), schema, "orders")["a"].to_pylist() == [Decimal("1.00"), None]
+    with pytest.raises(errors.SchemaMismatch, match="column 'a' is int64"):
+        conform(pa.table({"a": [100]}), schema, "orders")

@@ -16,6 +16,7 @@ from oncemq.protocol import errors
 from oncemq.protocol.schema import Field, ListType, MapType, Scalar, Schema, StructType, type_text
 from oncemq.protocol.schema.arrow import field_to_arrow, to_arrow
 
+_PRECISION_MAX = 38
 #: The years that Python and RFC 3339 have: 1 to 9999, in microseconds or days since 1970.
 _RANGES = {
     "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
@@ -89,6 +90,9 @@ def _cast(column: Any, field: Field, wanted: Any, topic: str) -> Any:
     if not _fits(column.type, wanted):
         raise errors.SchemaMismatch(what)
     try:
+        if pa.types.is_decimal(wanted) and pa.types.is_integer(column.type):
+            # Arrow asks for a type that holds all integers of the column's type.
+            column = column.cast(pa.decimal128(_PRECISION_MAX, wanted.scale))
         return column.cast(wanted)
     except pa.ArrowException as error:
         raise errors.SchemaMismatch(f"{what}: {error}") from None

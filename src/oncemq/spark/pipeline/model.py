@@ -24,7 +24,7 @@ import msgspec
 
 from oncemq.config.durations import parse_duration_ms
 from oncemq.spark.schema import MESSAGE_PREFIX as MESSAGE_PREFIX
-from oncemq.spark.targets.declarations import Target
+from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
 
 #: The columns of a message in addition to its value.
 MessageColumn = Literal["topic", "offset", "key", "headers", "timestamp", "idempotency_key"]
@@ -66,11 +66,15 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return (self.topic,) if self.topic else self.topics
 
 
+Format = Literal["json", "csv", "text", "bytes", "avro", "protobuf", "typed"]
+
+
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """How a message's value becomes columns. `text` and `bytes` make one column, `value`."""
 
-    format: Literal["json", "csv", "text", "bytes"] = "bytes"
-    #: For JSON and CSV, in Spark's DDL: `id BIGINT, tags ARRAY<STRING>`.
+    #: `typed`: the columns of the topic's schema.
+    format: Format = "bytes"
+    #: For JSON and CSV, in Spark's DDL: `id BIGINT, tags ARRAY<STRING>`. For Avro and Protobuf, the definition.
     schema: str = ""
     #: For CSV, one character.
     delimiter: str = ","
@@ -81,6 +85,15 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     on_error: Literal["", "fail", "dead_letter", "drop"] = ""
     #: The dead-letter topic. "" = the pipeline's name with `.dead`.
     dead_letter: str = ""
+    #: For Protobuf: the name of the message.
+    message: str = ""
+    #: For `typed`: the version of the topic's schema; 0 = the newest when the run starts.
+    version: int = 0
+
+    @property
+    def has_source_columns(self) -> bool:
+        """Whether the source itself decodes the values."""
+        return self.format in ("avro", "protobuf", "typed")
 
     @property
     def policy(self) -> Literal["fail", "drop", "keep", "dead_letter"]:
@@ -139,9 +152,9 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True):
 class Encoding(msgspec.Struct, frozen=True, kw_only=True):
     """How a row becomes a message of a topic."""
 
-    #: `json`: the row as an object; `text`, `bytes`: the column `value`.
+    #: `json`: the row as an object; `text`, `bytes`: the column `value`; `typed`: the columns of the topic's schema.
     #: "" = the column `value` if there is one, else JSON.
-    value: Literal["", "json", "text", "bytes"] = ""
+    value: Literal["", "json", "text", "bytes", "typed"] = ""
     #: The column with the message's key; "" = the column `key` if there is a column `value`, else none.
     key: str = ""
 
@@ -182,6 +195,17 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     ack_last: bool = False
     #: How long the broker may be unreachable. "" = without limit if the pipeline runs continuously, else 30 seconds.
     broker_timeout: str = ""
+
+    @property
+    def written_target(self) -> Target:
+        """The target with what the other sections say about it."""
+        target = self.target
+        if isinstance(target, TopicTarget):
+            return msgspec.structs.replace(target, is_typed=self.encoding.value == "typed")
+        has_schema = any(each.value.format == "typed" for each in self.inputs.values())
+        if isinstance(target, ParquetTarget | DeltaTarget | PostgresTarget) and not target.evolve and has_schema:
+            return msgspec.structs.replace(target, evolve="add")
+        return target
 
     @property
     def inputs(self) -> dict[str, Input]:

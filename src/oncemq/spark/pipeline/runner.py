@@ -204,7 +204,7 @@ class _Run:
         streams = build_streams(self._session, pipeline, self._url, self._folder)
         return sinks.start(
             streams.rows,
-            pipeline.target,
+            pipeline.written_target,
             dead=streams.dead,
             checkpoint=pipeline.checkpoint,
             trigger=pipeline.trigger.options,

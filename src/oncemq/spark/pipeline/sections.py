@@ -23,11 +23,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from oncemq.spark.pipeline import ddl
 from oncemq.spark.pipeline.model import (
     Encoding,
+    Format,
     MessageColumn,
     Output,
     PartialInput,
@@ -42,6 +44,7 @@ from oncemq.spark.pipeline.model import (
 )
 from oncemq.spark.pipeline.node_reader import Duration, NodeReader, OffsetsByTopic, VariableNames, shown
 from oncemq.spark.pipeline.problems import Path
+from oncemq.spark.pipeline.schema_file import read_schema_file
 from oncemq.spark.pipeline.yaml_tree import Document, Node
 from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
 
@@ -63,7 +66,7 @@ _KEYS = (
     "broker_timeout",
 )
 _TEXTS = tuple[str, ...]
-_TOPIC_KEYS = {"create": bool, "value": Literal["json", "text", "bytes"], "key": str}
+_TOPIC_KEYS = {"create": bool, "value": Literal["json", "text", "bytes", "typed"], "key": str}
 _EVOLVE = {"evolve": Literal["add", "none"]}
 _FOLDER_KEYS = {"partition_by": _TEXTS, **_EVOLVE, "storage": VariableNames}
 #: The keys of each target and their types. The first key identifies the target.
@@ -95,9 +98,9 @@ def read_partial(document: Document, folder: str) -> PartialPipeline:
     return PartialPipeline(
         name=name,
         source=_read_source(reader, given.get("source"), ("source",)),
-        value=_read_value(reader, given["value"], ("value",)) if "value" in given else Value(),
+        value=_read_value(reader, given["value"], ("value",), folder) if "value" in given else Value(),
         watermark=_read_watermark(reader, given.get("watermark"), ("watermark",)),
-        sources=_read_named(reader, given.get("sources"), ("sources",), _read_input),
+        sources=_read_named(reader, given.get("sources"), ("sources",), partial(_read_input, folder=folder)),
         tables=_read_named(reader, given.get("tables"), ("tables",), _read_table(folder)),
         transform=_read_transform(reader, given.get("transform")),
         target=target,
@@ -144,13 +147,13 @@ def _read_named(
     return {name: each for name, each in made.items() if each is not None}
 
 
-def _read_input(reader: NodeReader, node: Node, path: Path) -> PartialInput:
+def _read_input(reader: NodeReader, node: Node, path: Path, folder: str) -> PartialInput:
     is_mapping = node.kind == "map"
     value = node.value.get("value") if is_mapping else None
     return partial_input(
         str(path[-1]),
         source=_read_source(reader, node, path, also_known=("value", "watermark")),
-        value=_read_value(reader, value, (*path, "value")) if value is not None else Value(),
+        value=_read_value(reader, value, (*path, "value"), folder) if value is not None else Value(),
         watermark=_read_watermark(reader, node.value.get("watermark") if is_mapping else None, (*path, "watermark")),
     )
 
@@ -166,7 +169,7 @@ def _read_table(folder: str) -> Callable[[NodeReader, Node, Path], Table | None]
             if found.get(key):
                 found[key] = _resolve(found[key], folder)
         if "value" in node.value:
-            found["value"] = _read_value(reader, node.value["value"], (*path, "value")) or Value()
+            found["value"] = _read_value(reader, node.value["value"], (*path, "value"), folder) or Value()
         return Table(**found)
 
     return read
@@ -192,12 +195,15 @@ def _read_source(
     return None if found is None else Source(**found)
 
 
-def _read_value(reader: NodeReader, node: Node, path: Path) -> Value | None:
+def _read_value(reader: NodeReader, node: Node, path: Path, folder: str) -> Value | None:
     schema = node.value.get("schema") if node.kind == "map" else None
     is_mapping = schema is not None and schema.kind == "map"
     types = {
-        "format": Literal["json", "csv", "text", "bytes"],
+        "format": Format,
         "schema": None if is_mapping else str,
+        "schema_file": str,
+        "message": str,
+        "version": int,
         "delimiter": str,
         "malformed": Literal["fail", "drop", "keep"],
         "on_error": Literal["fail", "dead_letter", "drop"],
@@ -208,6 +214,7 @@ def _read_value(reader: NodeReader, node: Node, path: Path) -> Value | None:
         return None
     if is_mapping and schema is not None:
         found["schema"] = _read_schema(reader, schema, (*path, "schema"))
+    read_schema_file(reader, found, path, folder)
     return Value(**found)
 
 

@@ -1,4 +1,5 @@
 """Decodes values to columns with Spark's own expressions: the same for streams and batches, without Python per row.
+Values in Avro and Protobuf, and those of topics with a schema, are decoded by the source.
 
 `on_error` and `malformed` define what happens to a value that can't be parsed. Spark's parsers are too tolerant (they
 accept text after a JSON object, and invalid UTF-8), so the expressions reject such values explicitly.
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F
 from oncemq.spark.pipeline import ddl
 from oncemq.spark.pipeline.model import MALFORMED_COLUMN, MESSAGE_COLUMNS, MESSAGE_PREFIX, Value
 from oncemq.spark.pipeline.value_reasons import csv_reason, json_reason
+from oncemq.spark.typed.options import ERROR_COLUMN
 
 #: Temporary columns, with names that no schema has.
 _PARSED, _TEXT, _OBJECT, _BAD = "__parsed", "__text", "__object", "__bad"
@@ -36,7 +38,9 @@ class Decoded(NamedTuple):
 
 def source_columns(value: Value, columns: tuple[str, ...]) -> list[str]:
     """The columns of the message that must be read, given those that are selected."""
-    wanted = {"value", *columns}
+    wanted = {*columns} if value.has_source_columns else {"value", *columns}
+    if value.has_source_columns and value.policy in ("keep", "dead_letter"):
+        wanted.add("value")
     if value.format != "bytes" and value.policy == "fail":
         # For the error message.
         wanted |= {"topic", "offset"}
@@ -53,6 +57,8 @@ def decode_values(messages: DataFrame, value: Value, columns: tuple[str, ...] = 
 
 
 def decode(messages: DataFrame, value: Value) -> Decoded:
+    if value.has_source_columns:
+        return _decode_typed(messages)
     return {"json": _decode_json, "csv": _decode_csv, "text": _decode_text}[value.format](messages, value)
 
 
@@ -102,6 +108,20 @@ def _decode_csv(messages: DataFrame, value: Value) -> Decoded:
 
 def _decode_text(messages: DataFrame, _: Value) -> Decoded:
     return Decoded(messages, _is_utf8(), F.lit("the value is not UTF-8"), [("value", _as_text())])
+
+
+def _decode_typed(messages: DataFrame) -> Decoded:
+    """The source has decoded the values; messages that do not match have a reason."""
+    chosen = [name for name in (*MESSAGE_COLUMNS, "value") if MESSAGE_PREFIX + name in messages.columns]
+    # In this order, the columns of the message and the error are the last ones.
+    names = messages.columns[: len(messages.columns) - len(chosen) - 1]
+    found = messages.select(
+        F.struct(*(F.col(ddl.quoted(name)) for name in names)).alias(_PARSED),
+        F.col(ERROR_COLUMN).alias(_BAD),
+        *(F.col(MESSAGE_PREFIX + name).alias(name) for name in chosen),
+    )
+    columns = [(name, F.col(_PARSED).getField(name)) for name in names]
+    return Decoded(found, F.col(_BAD).isNull(), F.col(_BAD), columns)
 
 
 def _as_text() -> Column:

@@ -1,7 +1,8 @@
 """Encodes rows as messages of a topic.
 
 A row with a column `value` is a message with that value, and with its `key` and `headers` if it has them. Any other row
-becomes a JSON object of all its columns. Nulls are included, and bytes are base64.
+becomes a JSON object of all its columns. Nulls are included, and bytes are base64. With `value: typed`, the columns of
+a row are those of the topic's schema.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 
 from oncemq.protocol.errors import PipelineInvalid
 from oncemq.spark.pipeline.ddl import quoted
-from oncemq.spark.pipeline.model import Encoding
+from oncemq.spark.pipeline.model import MESSAGE_PREFIX, Encoding
 from oncemq.spark.pipeline.problems import nearest
 
 _JSON = {"ignoreNullFields": "false"}
@@ -25,6 +26,8 @@ def encode_rows(rows: DataFrame, encoding: Encoding, *, by_row: bool = False) ->
     names = rows.columns
     if by_row and "topic" not in names:
         raise PipelineInvalid("target: the rows have no column 'topic'; add it to the result, or write `topic: NAME`")
+    if encoding.value == "typed":
+        return rows.withColumn(MESSAGE_PREFIX + "key", _key(rows, encoding.key)) if encoding.key else rows
     if encoding.value == "json" or (not encoding.value and "value" not in names):
         fields = [F.col(quoted(name)) for name in names if not (by_row and name == "topic")]
         columns = [F.to_json(F.struct(*fields), _JSON).alias("value")]

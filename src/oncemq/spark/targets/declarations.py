@@ -21,6 +21,8 @@ class TopicTarget(msgspec.Struct, frozen=True, kw_only=True):
     topic: str = ""
     #: Create the topic if it does not exist.
     create: bool = False
+    #: The rows have the columns of the topic's schema.
+    is_typed: bool = False
 
 
 class ParquetTarget(msgspec.Struct, frozen=True, kw_only=True):

@@ -65,6 +65,8 @@ def _writer(stream: DataFrame, target: Target, broker: Mapping[str, str], output
 
 def _topic_options(target: TopicTarget, broker: Mapping[str, str]) -> dict[str, str]:
     options = {**broker, "create": str(target.create).lower()}
+    if target.is_typed:
+        options["schema"] = "topic"
     return options | ({"topic": target.topic} if target.topic else {})
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
@@ -127,7 +128,7 @@ class TypedColumns:
         reasons = rows.errors
         if reasons is not None and self._typed.on_error == "fail":
             self._fail(fetched, reasons)
-        columns = [*rows.columns.columns, *record_batch(fetched, self._columns).columns]
+        columns = [*rows.columns.columns, *self._message_columns(fetched, reasons)]
         if self._typed.on_error == "keep":
             columns.append(pa.nulls(rows.columns.num_rows, pa.string()) if reasons is None else reasons)
         arrays = [
@@ -136,6 +137,17 @@ class TypedColumns:
         ]
         batch = pa.record_batch(arrays, schema=self._arrow_schema)
         return batch.filter(reasons.is_null()) if reasons is not None and self._typed.on_error == "drop" else batch
+
+    def _message_columns(self, fetched: FetchedBatches, reasons: Any) -> list[Any]:
+        if self._typed.on_error != "keep" or "value" not in self._columns:
+            return list(record_batch(fetched, self._columns).columns)
+        # Of rows that match, nobody needs the value, which would have to be made of the columns.
+        names = [name for name in self._columns if name != "value" or reasons is not None]
+        found = dict(zip(names, record_batch(fetched, names).columns, strict=True))
+        count = sum(head.count for head, _ in fetched.batches)
+        nothing = pa.nulls(count, TYPES["value"])
+        found["value"] = nothing if reasons is None else pc.if_else(reasons.is_valid(), found["value"], nothing)
+        return [found[name] for name in self._columns]
 
     def _schema_of(self, fetched: FetchedBatches) -> SchemaOf:
         defined = self._typed.schema

@@ -16,6 +16,8 @@ from oncemq.spark.targets.declarations import ConsoleTarget, DeltaTarget, Parque
 
 def check_target(partial: PartialPipeline) -> Iterator[Problem]:
     target = partial.target
+    if isinstance(target, TopicTarget) and partial.encoding.value == "typed":
+        yield from _check_typed(target)
     if isinstance(target, TopicTarget) and target.topic:
         refusal = refuse_topic_name(target.topic)
         if refusal is not None:
@@ -29,6 +31,14 @@ def check_target(partial: PartialPipeline) -> Iterator[Problem]:
         yield from _check_postgres(target)
     elif isinstance(target, ConsoleTarget) and target.rows < 1:
         yield problem(("target", "rows"), f"{target.rows} rows can't be shown", "write a number above 0")
+
+
+def _check_typed(target: TopicTarget) -> Iterator[Problem]:
+    if not target.topic:
+        yield problem(("target", "value"), "rows with topics of their own can't be typed", "write `topic: NAME`")
+    if target.create:
+        text = "a topic that the pipeline creates has no schema"
+        yield problem(("target", "create"), text, "remove it, and create the topic with `oncemq schema put`")
 
 
 def check_checkpoint(partial: PartialPipeline) -> Iterator[Problem]:

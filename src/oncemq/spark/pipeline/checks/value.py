@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from oncemq.spark.pipeline import ddl
+from oncemq.spark.pipeline.checks.definition import DEFINED, check_definition, defined_columns
 from oncemq.spark.pipeline.checks.errors import check_on_error
 from oncemq.spark.pipeline.checks.trigger import check_duration
 from oncemq.spark.pipeline.model import (
@@ -30,11 +31,12 @@ def check_values(partial: PartialPipeline) -> Iterator[Problem]:
 
 def check_value(value: Value, columns: tuple[str, ...], path: Path) -> Iterator[Problem]:
     """Check a section `value`. `columns` are those of the message that are added to it."""
+    yield from _check_typed(value, path)
     has_schema = value.format in ("json", "csv")
     if has_schema and not value.schema.strip():
         advice = "add `schema: id bigint, name string`, or columns below `schema:`"
         yield Problem(path=path, text=f"{value.format} needs a schema", advice=advice, is_missing=True)
-    if not has_schema and value.schema:
+    if value.format in ("text", "bytes") and value.schema:
         yield problem((*path, "schema"), f"{value.format} has no schema", "remove it, or choose json or csv")
     if value.format != "csv" and value.delimiter != ",":
         yield problem((*path, "delimiter"), f"{value.format} has no delimiter", "remove it; it is for csv")
@@ -45,6 +47,20 @@ def check_value(value: Value, columns: tuple[str, ...], path: Path) -> Iterator[
         yield problem((*path, "on_error" if value.on_error else "malformed"), "bytes are never malformed", "remove it")
     if has_schema and value.schema.strip():
         yield from _check_schema(value, columns, path)
+    elif value.format in DEFINED and value.schema.strip():
+        yield from check_definition(value, columns, path)
+
+
+def _check_typed(value: Value, path: Path) -> Iterator[Problem]:
+    if value.format in DEFINED and not value.schema.strip():
+        advice = "add `schema_file: NAME`, or the definition as text below `schema: |`"
+        yield Problem(path=path, text=f"{value.format} needs a schema", advice=advice, is_missing=True)
+    if value.format == "typed" and value.schema:
+        yield problem((*path, "schema"), "the topic has the schema of typed values", "remove it")
+    if value.format != "protobuf" and value.message:
+        yield problem((*path, "message"), f"{value.format} has no messages", "remove it; it is for protobuf")
+    if value.format != "typed" and value.version:
+        yield problem((*path, "version"), f"{value.format} has no versions", "remove it; it is for typed")
 
 
 def _check_schema(value: Value, message_columns: tuple[str, ...], path: Path) -> Iterator[Problem]:
@@ -100,6 +116,11 @@ def _input_columns(each: PartialInput) -> dict[str, str] | None:
         return None
     if value.format in ("text", "bytes"):
         found = {"value": "string"}
+    elif value.has_source_columns:
+        defined = defined_columns(value)
+        if defined is None:
+            return None
+        found = defined
     else:
         try:
             found = {column.name: column.kind for column in ddl.parse_columns(value.schema)}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from oncemq.spark.pipeline.model import Input, Pipeline, Source, Table
+from oncemq.spark.pipeline.model import Input, Pipeline, Source, Table, Value
 from oncemq.spark.pipeline.progress import OBSERVED
 from oncemq.spark.targets.declarations import TopicTarget
 
@@ -83,7 +83,8 @@ def _table_rows(session: SparkSession, table: Table, url: str) -> DataFrame:
 
         return session.createDataFrame(DeltaTable(table.delta).to_pyarrow_table())
     columns = ",".join(source_columns(table.value, table.columns))
-    messages = session.read.format("oncemq").options(url=url, topic=table.topic, columns=columns).load()
+    reader = session.read.format("oncemq").options(url=url, topic=table.topic, columns=columns)
+    messages = reader.options(**_typed_options(table.value)).load()
     return decode_values(messages, table.value, table.columns)
 
 
@@ -101,6 +102,7 @@ def source_options(pipeline: Pipeline, view: str, url: str) -> dict[str, str]:
         "checkpointLocation": pipeline.checkpoint,
         "failOnDataLoss": str(source.on_loss == "fail").lower(),
         "timeout": call_timeout(pipeline),
+        **_typed_options(each.value),
     }
     if source.pattern:
         options["pattern"] = source.pattern
@@ -111,6 +113,17 @@ def source_options(pipeline: Pipeline, view: str, url: str) -> dict[str, str]:
     if source.partitions:
         options["partitions"] = str(source.partitions)
     return options
+
+
+def _typed_options(value: Value) -> dict[str, str]:
+    """The options of a source that decodes the values itself."""
+    if not value.has_source_columns:
+        return {}
+    if value.format == "typed":
+        options = {"schema": "topic", "onError": "keep"}
+        return options | ({"schemaVersion": str(value.version)} if value.version else {})
+    options = {"schema": value.format, "schemaDefinition": value.schema, "onError": "keep"}
+    return options | ({"schemaMessage": value.message} if value.message else {})
 
 
 def call_timeout(pipeline: Pipeline) -> str:
