@@ -83,6 +83,15 @@ def test_a_batch_without_messages_is_committed_too(client: oncemq.Client) -> Non
         fill(client, "a", "orders", [[b"1"]])
 
 
+def test_a_batch_that_comes_back_with_other_content_is_refused(client: oncemq.Client) -> None:
+    fill(client, "a", "orders", [[b"1"]])
+    assert not client.commit("nightly", 1, "orders", [("a", 1)], content=b"one").before
+    assert client.commit("nightly", 1, "orders", [], content=b"one").before
+    with pytest.raises(errors.BatchChanged, match="'nightly' has already committed batch 1, with other content"):
+        client.commit("nightly", 1, {"orders": []}, content=b"two")
+    assert texts(client, "orders") == ["1"]
+
+
 def test_a_commit_without_a_writer_is_no_batch_of_any_writer(client: oncemq.Client) -> None:
     for number in range(2):
         stager = client.stager(f"a{number}", "orders", "", 0)
@@ -161,8 +170,10 @@ async def test_a_stager_is_awaited_on_an_event_loop(tmp_path: Path) -> None:
         stager = client.stager("a", "orders", "nightly", 1)
         for number in range(100):
             await stager.add(1, encode_batch([b"%d" % number]))
-        reply = await client.commit("nightly", 1, {"orders": [("a", await stager.finish())]})
+        reply = await client.commit("nightly", 1, {"orders": [("a", await stager.finish())]}, content=b"one")
         assert reply.count == 100
+        with pytest.raises(errors.BatchChanged):
+            await client.commit("nightly", 1, {}, content=b"two")
         assert [message.text async for message in client.read("orders")] == [str(number) for number in range(100)]
 
 

@@ -121,6 +121,21 @@ def test_several_seeks_look_like_one_to_the_owner() -> None:
     check(world)
 
 
+def test_a_list_says_that_a_subscription_was_moved_until_it_is_opened_again() -> None:
+    world = Seekable()
+
+    def listed() -> tuple[bool, int]:
+        reply = world.send(commands.Subscriptions("orders")).reply
+        assert isinstance(reply, replies.SubscriptionsReply)
+        return reply.subscriptions[0].sought, reply.subscriptions[0].confirmed
+
+    assert listed() == (False, 4)
+    world.seek(7)
+    assert listed() == (True, 7)
+    world.open("orders", "a")
+    assert listed() == (False, 7)
+
+
 def test_a_take_over_after_a_seek_fences_the_former_owner_for_good() -> None:
     world = Seekable()
     world.seek(2)

@@ -164,6 +164,7 @@ def test_expired_messages_do_not_count_as_lag() -> None:
     listed = world.send(commands.Subscriptions("orders")).reply
     assert isinstance(listed, replies.SubscriptionsReply)
     assert {entry.lag for entry in listed.subscriptions} == {1}
+    assert {(entry.acked, entry.confirmed) for entry in listed.subscriptions} == {(2, 0)}
     patterns = world.send(commands.Patterns()).reply
     assert isinstance(patterns, replies.PatternsReply)
     assert [entry.lag for entry in patterns.patterns] == [1]
