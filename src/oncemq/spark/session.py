@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oncemq.config.sources import TRACEBACK_VARIABLE
 from oncemq.protocol import errors
@@ -27,6 +27,18 @@ if TYPE_CHECKING:
 _MEMORY_MIB_MIN = 1024
 _MEMORY_MIB_MAX = 4096
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+#: spark-submit sets it for the program that it runs.
+_GATEWAY = "PYSPARK_GATEWAY_PORT"
+
+#: Settings that make sense on any master.
+_COMMON = {
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # With a smaller limit, Spark warns about truncated plans, which nothing prints.
+    "spark.sql.debug.maxToStringFields": "1000",
+}
 _JAVA_SESSION = "org.apache.spark.sql.classic.SparkSession"
 
 #: What is logged of a message and its exception: everything, or all but the frames of Java's stack, which are usually
@@ -64,9 +76,13 @@ def build(name: str, *, master: str = "local[*]", conf: Mapping[str, object] | N
     the Java runtime and the memory for all later ones. Ctrl-C does not reach the JVM or Spark's Python workers and
     stops no job; call `stop()` for that. PySpark's own SIGINT handler, which cancels all jobs, is not installed.
 
+    In a program that spark-submit runs, the master, the Java runtime and the settings are those of spark-submit.
+
     Raises MissingExtra, and SettingInvalid if this process has a session on another master."""
     if importlib.util.find_spec("pyspark") is None:
         raise errors.MissingExtra('pyspark is not installed: pip install "oncemq[spark]"')
+    if _GATEWAY in os.environ:
+        return _build_submitted(name, conf or {})
     is_local = master.startswith("local")
     os.environ["JAVA_HOME"] = java.find_java(is_quiet=True)
     _set_python(is_local=is_local)
@@ -85,6 +101,19 @@ def build(name: str, *, master: str = "local[*]", conf: Mapping[str, object] | N
     return spark
 
 
+def _build_submitted(name: str, conf: Mapping[str, object]) -> SparkSession:
+    """The session of a program that spark-submit runs. Its JVM is running; its master and settings take precedence."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    with _preserve_sigint_handler():
+        SparkContext._ensure_initialized()
+        given = dict(SparkConf().getAll())
+        settings: dict[str, Any] = {key: value for key, value in _COMMON.items() if key not in given}
+        settings |= {key: _text(value) for key, value in conf.items()}
+        return SparkSession.builder.appName(given.get("spark.app.name", name)).config(map=settings).getOrCreate()
+
+
 def _set_python(*, is_local: bool) -> None:
     """Make workers run the Python of this process. On a cluster, PYSPARK_PYTHON may name another path."""
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -93,14 +122,7 @@ def _set_python(*, is_local: bool) -> None:
 
 
 def _defaults(master: str, *, is_local: bool) -> dict[str, str]:
-    settings = {
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # With a smaller limit, Spark warns about truncated plans, which nothing prints.
-        "spark.sql.debug.maxToStringFields": "1000",
-    }
+    settings = dict(_COMMON)
     if is_local:
         settings |= {
             # Only this machine connects to the driver.

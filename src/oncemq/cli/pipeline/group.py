@@ -14,6 +14,11 @@ COMMANDS = {
         "oncemq.cli.pipeline.validate:validate", _PIPELINES, "Report all problems of pipelines without running them."
     ),
     "run": Lazy("oncemq.cli.pipeline.run:run", _PIPELINES, "Run pipelines that files declare."),
+    "deploy": Lazy(
+        "oncemq.cli.pipeline.deploy:deploy",
+        _PIPELINES,
+        "Render a spark-submit script or a Kubernetes manifest that runs pipelines elsewhere.",
+    ),
     "archive": Lazy(
         "oncemq.cli.pipeline.archive:archive", _READY, "Archive topics as Parquet or Delta, each message once."
     ),

@@ -57,7 +57,7 @@ def spark_options(function: Function) -> Callable[..., Any]:
     def with_spark_run(
         *args: Any, master: str, pairs: tuple[str, ...], quiet: bool, has_traceback: bool, **options: Any
     ) -> Any:
-        return function(*args, spark=SparkRun(master, _parse_conf(pairs), quiet, has_traceback), **options)
+        return function(*args, spark=SparkRun(master, parse_conf(pairs), quiet, has_traceback), **options)
 
     decorated: Callable[..., Any] = with_spark_run
     for option in (
@@ -74,7 +74,7 @@ def spark_options(function: Function) -> Callable[..., Any]:
     return decorated
 
 
-def _parse_conf(pairs: tuple[str, ...]) -> dict[str, str]:
+def parse_conf(pairs: tuple[str, ...]) -> dict[str, str]:
     """The settings of Spark from --conf."""
     found = {}
     for pair in pairs:

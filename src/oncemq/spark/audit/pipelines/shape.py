@@ -66,7 +66,7 @@ def view_rows(subject: Subject, view: str, selection: Mapping[str, str]) -> Data
 
 
 def _drops_values(each: Input) -> bool:
-    return each.value.malformed == "drop"
+    return each.value.policy in ("drop", "dead_letter")
 
 
 def plan_shape(result: DataFrame) -> str:

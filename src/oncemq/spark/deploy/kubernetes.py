@@ -1,0 +1,300 @@
+"""Renders a Kubernetes manifest for each pipeline.
+
+    available-now                a Job; with a schedule, a CronJob
+    every                        a Deployment with one pod: two drivers on one checkpoint would disturb each other
+    the file, Python modules     a ConfigMap
+    ${NAME} in the file          the key NAME of a Secret that you create: the manifest only refers to it
+    a checkpoint in a folder     a PersistentVolumeClaim, unless one is named
+    master k8s://…               a service account that may create executors, and a service for their connections
+
+With a local master, which is the default, driver and tasks run in one pod.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from oncemq.protocol import errors
+from oncemq.spark.deploy.declared import DeclaredPipeline
+
+_FILES = "/etc/oncemq/pipeline"
+_STATE = "/var/lib/oncemq"
+_DRIVER_PORT, _BLOCK_PORT = 7078, 7079
+#: The time that a run has to stop after SIGTERM.
+_GRACE_S = 60
+#: Any user other than root.
+_USER = 65532
+
+Manifest = dict[str, Any]
+
+
+class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
+    #: An image with OnceMQ, `pip install "oncemq[spark]"`.
+    image: str
+    master: str = "local[*]"
+    namespace: str = "default"
+    #: A schedule of cron, such as `0 * * * *`. "" = run once.
+    schedule: str = ""
+    url: str = ""
+    cpu: str = "1"
+    memory: str = "2Gi"
+    #: The claim of the checkpoint's volume; "" = one is rendered.
+    claim: str = ""
+    storage: str = "1Gi"
+    #: The Secret with the variables; "" = `oncemq-NAME`.
+    secret: str = ""
+    #: The Python in the image.
+    python: str = "python3"
+    executors: int = 2
+    conf: Mapping[str, str] = {}
+
+
+def render_manifest(declared: DeclaredPipeline, options: KubernetesOptions) -> str:
+    """Raises SettingInvalid for options that do not fit together."""
+    import yaml
+
+    _check(declared, options)
+    documents = _Renderer(declared, options).documents()
+    head = "".join(f"# {line}\n" for line in _head(declared, options))
+    return head + "---\n".join(yaml.dump(each, Dumper=_dumper(), sort_keys=False, width=120) for each in documents)
+
+
+def _check(declared: DeclaredPipeline, options: KubernetesOptions) -> None:
+    if options.schedule and declared.pipeline.trigger.every:
+        raise errors.SettingInvalid(
+            f"{declared.file}: the pipeline runs continuously (every {declared.pipeline.trigger.every}), so it has no "
+            "schedule; use trigger: available-now"
+        )
+    if options.schedule and len(options.schedule.split()) != 5:
+        raise errors.SettingInvalid(f"'{options.schedule}' is not a schedule of cron, such as '0 * * * *'")
+    for folder in declared.local_folders:
+        if not folder.startswith(f"{_STATE}/"):
+            raise errors.SettingInvalid(
+                f"{declared.file}: the target {folder} would be inside the container, and be lost with it; use a URL "
+                f"(s3a://…), or a folder below {_STATE}, which is on the volume"
+            )
+
+
+def _head(declared: DeclaredPipeline, options: KubernetesOptions) -> list[str]:
+    name = _name(declared)
+    lines = [f"The pipeline {declared.pipeline.name}. Apply with: kubectl apply -f FILE"]
+    if declared.variables:
+        literals = " ".join(f"--from-literal={each}=…" for each in declared.variables)
+        secret = options.secret or name
+        lines.append(f"Before that: kubectl -n {options.namespace} create secret generic {secret} {literals}")
+    return lines
+
+
+def _name(declared: DeclaredPipeline) -> str:
+    """A name that Kubernetes accepts."""
+    text = re.sub(r"[^a-z0-9-]+", "-", declared.pipeline.name.lower()).strip("-")
+    return f"oncemq-{text}"[:52].rstrip("-")
+
+
+class _Renderer:
+    def __init__(self, declared: DeclaredPipeline, options: KubernetesOptions) -> None:
+        self._declared = declared
+        self._options = options
+        self._name = _name(declared)
+        self._is_cluster = options.master.startswith("k8s://")
+
+    def documents(self) -> list[Manifest]:
+        options = self._options
+        found = [self._config_map()]
+        if self._needs_volume and not options.claim:
+            found.append(self._claim())
+        if self._is_cluster:
+            found += [*self._access(), self._service()]
+        if self._declared.pipeline.trigger.every:
+            return [*found, self._deployment()]
+        return [*found, self._cron_job() if options.schedule else self._job()]
+
+    @property
+    def _needs_volume(self) -> bool:
+        return self._declared.is_checkpoint_local or bool(self._declared.local_folders)
+
+    def _metadata(self, name: str = "") -> Manifest:
+        return {"name": name or self._name, "namespace": self._options.namespace, "labels": self._labels}
+
+    @property
+    def _labels(self) -> dict[str, str]:
+        return {"app.kubernetes.io/name": "oncemq-pipeline", "app.kubernetes.io/instance": self._name}
+
+    # What the workload uses.
+
+    def _config_map(self) -> Manifest:
+        data = {self._declared.file_name: self._declared.text}
+        for path in self._declared.modules:
+            with open(path, encoding="utf-8") as file:
+                data[path.rpartition("/")[2]] = file.read()
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": self._metadata(), "data": data}
+
+    def _claim(self) -> Manifest:
+        return {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": self._metadata(),
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": self._options.storage}},
+            },
+        }
+
+    def _access(self) -> list[Manifest]:
+        """The rights that the driver needs to run executors."""
+        rules = [
+            {
+                "apiGroups": [""],
+                "resources": ["pods", "services", "configmaps", "persistentvolumeclaims"],
+                "verbs": ["create", "get", "list", "watch", "patch", "delete", "deletecollection"],
+            }
+        ]
+        api, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
+        subject = {"kind": "ServiceAccount", "name": self._name, "namespace": self._options.namespace}
+        role = {"kind": "Role", "name": self._name, "apiGroup": group}
+        return [
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self._metadata()},
+            {"apiVersion": api, "kind": "Role", "metadata": self._metadata(), "rules": rules},
+            {
+                "apiVersion": api,
+                "kind": "RoleBinding",
+                "metadata": self._metadata(),
+                "subjects": [subject],
+                "roleRef": role,
+            },
+        ]
+
+    def _service(self) -> Manifest:
+        """By this name, executors find the driver."""
+        ports = [{"name": "driver", "port": _DRIVER_PORT}, {"name": "blocks", "port": _BLOCK_PORT}]
+        spec = {"clusterIP": "None", "selector": self._labels, "ports": ports}
+        return {"apiVersion": "v1", "kind": "Service", "metadata": self._metadata(), "spec": spec}
+
+    # The workload.
+
+    def _job(self) -> Manifest:
+        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": self._metadata(), "spec": self._job_spec()}
+
+    def _job_spec(self) -> Manifest:
+        return {"backoffLimit": 3, "template": self._template("Never")}
+
+    def _cron_job(self) -> Manifest:
+        spec = {
+            "schedule": self._options.schedule,
+            # A second driver on the checkpoint would fail.
+            "concurrencyPolicy": "Forbid",
+            "jobTemplate": {"spec": self._job_spec()},
+        }
+        return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": self._metadata(), "spec": spec}
+
+    def _deployment(self) -> Manifest:
+        spec = {
+            "replicas": 1,
+            # The old driver ends before the new one starts.
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": self._labels},
+            "template": self._template("Always"),
+        }
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": self._metadata(), "spec": spec}
+
+    def _template(self, restart: str) -> Manifest:
+        spec: Manifest = {
+            "restartPolicy": restart,
+            "terminationGracePeriodSeconds": _GRACE_S,
+            "automountServiceAccountToken": self._is_cluster,
+            "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "fsGroup": _USER},
+            "containers": [self._container()],
+            "volumes": self._volumes(),
+        }
+        if self._is_cluster:
+            spec["serviceAccountName"] = self._name
+        return {"metadata": {"labels": self._labels}, "spec": spec}
+
+    def _container(self) -> Manifest:
+        options = self._options
+        resources = {"cpu": options.cpu, "memory": options.memory}
+        return {
+            "name": "driver",
+            "image": options.image,
+            "command": ["oncemq", *self._arguments()],
+            "env": self._environment(),
+            "resources": {"requests": resources, "limits": {"memory": options.memory}},
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "volumeMounts": [
+                {"name": volume["name"], "mountPath": path}
+                for volume, path in zip(self._volumes(), (_FILES, "/tmp", _STATE), strict=False)
+            ],
+        }
+
+    def _arguments(self) -> list[str]:
+        found = ["pipeline", "run", f"{_FILES}/{self._declared.file_name}", "--master", self._options.master]
+        if self._declared.is_checkpoint_local:
+            found += ["--checkpoint", f"{_STATE}/checkpoints/{self._declared.pipeline.name}"]
+        for name, value in self._settings().items():
+            found += ["--conf", f"{name}={value}"]
+        return found
+
+    def _settings(self) -> dict[str, str]:
+        options = self._options
+        if not self._is_cluster:
+            return dict(options.conf)
+        return {
+            "spark.driver.host": f"{self._name}.{options.namespace}.svc",
+            "spark.driver.bindAddress": "0.0.0.0",
+            "spark.driver.port": str(_DRIVER_PORT),
+            "spark.blockManager.port": str(_BLOCK_PORT),
+            "spark.executor.instances": str(options.executors),
+            "spark.kubernetes.namespace": options.namespace,
+            "spark.kubernetes.container.image": options.image,
+            "spark.kubernetes.authenticate.driver.serviceAccountName": self._name,
+            # Executors are deleted with the pod of their driver.
+            "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
+            "spark.pyspark.python": options.python,
+            **options.conf,
+        }
+
+    def _environment(self) -> list[Manifest]:
+        options = self._options
+        found: list[Manifest] = [
+            {"name": "PYSPARK_PYTHON", "value": options.python},
+            # Java and Spark write below it. The user of the container may have no home folder.
+            {"name": "HOME", "value": "/tmp"},
+        ]
+        if self._is_cluster:
+            found.append({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
+        if options.url:
+            found.append({"name": "ONCEMQ_URL", "value": options.url})
+        secret = options.secret or self._name
+        for name in self._declared.variables:
+            found.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}})
+        return found
+
+    def _volumes(self) -> list[Manifest]:
+        """In the order of their mounts."""
+        found: list[Manifest] = [
+            {"name": "pipeline", "configMap": {"name": self._name}},
+            {"name": "scratch", "emptyDir": {}},
+        ]
+        if self._needs_volume:
+            claim = self._options.claim or self._name
+            found.append({"name": "state", "persistentVolumeClaim": {"claimName": claim}})
+        return found
+
+
+def _dumper() -> Any:
+    """Writes texts of several lines as blocks, and repeats what occurs twice, because Kubernetes users expect both."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+            return True
+
+    def represent(dumper: Any, text: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+    Dumper.add_representer(str, represent)
+    return Dumper

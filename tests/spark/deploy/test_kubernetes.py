@@ -1,0 +1,114 @@
+"""Manifests: valid for Kubernetes, the right workload for each trigger, and no secrets in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from oncemq.cli.pipeline.deploy import deploy
+from oncemq.protocol import errors
+from oncemq.spark.deploy import KubernetesOptions, read_declared, render_manifest
+from oncemq.spark.pipeline.pipeline_file import load
+from tests.spark.deploy.files import orders, topics
+
+IMAGE = "registry.local/oncemq:0.1"
+
+
+def rendered(file: str, **options: Any) -> dict[str, Any]:
+    """The documents of a manifest by their kinds, each valid in the schema of Kubernetes."""
+    text = render_manifest(read_declared(file), KubernetesOptions(image=IMAGE, **options))
+    documents = list(yaml.safe_load_all(text))
+    for document in documents:
+        kubernetes_validate.validate(document, "1.30", strict=True)
+    return {document["kind"]: document for document in documents}
+
+
+def container(workload: dict[str, Any]) -> dict[str, Any]:
+    spec = workload["spec"]
+    spec = spec["jobTemplate"]["spec"] if "jobTemplate" in spec else spec
+    (found,) = spec["template"]["spec"]["containers"]
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "schedule", "kind"),
+    [
+        ("available-now", "", "Job"),
+        ("available-now", "*/10 * * * *", "CronJob"),
+        ("{every: 5s}", "", "Deployment"),
+    ],
+)
+def test_the_trigger_decides_the_workload(tmp_path: Path, trigger: str, schedule: str, kind: str) -> None:
+    found = rendered(orders(tmp_path, trigger), schedule=schedule, url="tcp://oncemq:5555")
+    assert set(found) == {"ConfigMap", "PersistentVolumeClaim", kind}
+    driver = container(found[kind])
+    assert driver["command"][:3] == ["oncemq", "pipeline", "run"]
+    assert driver["command"][-2:] == ["--checkpoint", "/var/lib/oncemq/checkpoints/Order_totals"]
+    environment = {each["name"]: each for each in driver["env"]}
+    assert environment["ONCEMQ_URL"]["value"] == "tcp://oncemq:5555"
+    mounts = {each["name"]: each["mountPath"] for each in driver["volumeMounts"]}
+    assert mounts == {"pipeline": "/etc/oncemq/pipeline", "scratch": "/tmp", "state": "/var/lib/oncemq"}
+
+
+def test_secrets_are_referred_to_and_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERS_DATABASE", "postgresql://ada:hunter2@db/orders")
+    text = render_manifest(read_declared(orders(tmp_path)), KubernetesOptions(image=IMAGE))
+    assert "hunter2" not in text
+    assert "create secret generic oncemq-order-totals --from-literal=ORDERS_DATABASE=…" in text
+    (variable,) = [each for each in container(rendered(orders(tmp_path))["Job"])["env"] if "valueFrom" in each]
+    reference = {"secretKeyRef": {"name": "oncemq-order-totals", "key": "ORDERS_DATABASE"}}
+    assert variable == {"name": "ORDERS_DATABASE", "valueFrom": reference}
+    assert "${ORDERS_DATABASE}" in rendered(orders(tmp_path))["ConfigMap"]["data"]["orders.yaml"]
+
+
+def test_the_file_in_the_manifest_is_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERS_DATABASE", "postgresql://db/orders")
+    file = orders(tmp_path)
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(rendered(file)["ConfigMap"]["data"]["orders.yaml"])
+    assert load(str(copy)) == load(file)
+
+
+def test_on_a_cluster_executors_find_the_driver_and_may_be_created(tmp_path: Path) -> None:
+    master = "k8s://https://kubernetes.default.svc"
+    found = rendered(topics(tmp_path), master=master, namespace="data", claim="checkpoints", executors=3)
+    assert set(found) == {"ConfigMap", "ServiceAccount", "Role", "RoleBinding", "Service", "Job"}
+    command = container(found["Job"])["command"]
+    settings = dict(each.split("=", 1) for each in command if each.startswith("spark."))
+    assert settings["spark.driver.host"] == "oncemq-copies.data.svc"
+    assert settings["spark.executor.instances"] == "3"
+    assert settings["spark.kubernetes.container.image"] == IMAGE
+    pod = found["Job"]["spec"]["template"]
+    assert pod["spec"]["serviceAccountName"] == found["RoleBinding"]["subjects"][0]["name"]
+    assert pod["metadata"]["labels"] == found["Service"]["spec"]["selector"]
+    ports = {str(each["port"]) for each in found["Service"]["spec"]["ports"]}
+    assert ports == {settings["spark.driver.port"], settings["spark.blockManager.port"]}
+    (claim,) = [each for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each]
+    assert claim["persistentVolumeClaim"]["claimName"] == "checkpoints"
+
+
+def test_what_would_be_lost_with_the_container_is_refused(tmp_path: Path) -> None:
+    file = Path(topics(tmp_path))
+    file.write_text(file.read_text().replace("  topic: copies\n  create: true", "  parquet: ./lake"))
+    with pytest.raises(errors.SettingInvalid, match="lost with it"):
+        rendered(str(file))
+    file.write_text(file.read_text().replace("./lake", "/var/lib/oncemq/lake"))
+    assert "PersistentVolumeClaim" in rendered(str(file))
+    with pytest.raises(errors.SettingInvalid, match="runs continuously"):
+        rendered(orders(tmp_path, "{every: 5s}"), schedule="0 * * * *")
+    with pytest.raises(errors.SettingInvalid, match="not a schedule"):
+        rendered(topics(tmp_path), schedule="hourly")
+
+
+def test_the_command_writes_a_file_for_each_pipeline(tmp_path: Path) -> None:
+    files = [orders(tmp_path), topics(tmp_path)]
+    result = CliRunner().invoke(deploy, [*files, "--image", IMAGE, "--to", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["Order_totals.yaml", "copies.yaml"]
+    printed = CliRunner().invoke(deploy, [*files, "--image", IMAGE])
+    assert [each["kind"] for each in yaml.safe_load_all(printed.stdout)].count("Job") == 2
