@@ -86,6 +86,13 @@ def test_an_entry_that_can_not_be_read_is_found(raw: str) -> None:
     assert [(fault.kind, fault.batch) for fault in checkpoint.faults] == [("checkpoint_unreadable", 1)]
 
 
+def test_a_source_that_is_read_twice_counts_once() -> None:
+    """As in a pipeline with dead letters."""
+    raw = {0: entry({"orders": 10}, {"orders": 10}, starts={"orders": 0})}
+    checkpoint = build_checkpoint("q", raw, done(0), 1)
+    assert checkpoint.ranges(committed_only=True) == [CoveredRange(0, "orders", 6, 0, 10)]
+
+
 def test_several_sources_and_topics_that_join_later() -> None:
     raw = {
         0: entry({"orders": 10}, None, starts={"orders": 0}),

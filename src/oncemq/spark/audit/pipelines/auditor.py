@@ -72,13 +72,13 @@ class _Audit:
     def result(self) -> PipelineResult:
         pipeline = self._pipeline
         positions = read_positions(self._subject.client)
-        before = read_checkpoint(self._spark, pipeline.checkpoint)
+        before = read_checkpoint(self._spark, pipeline.checkpoint, len(pipeline.inputs))
         self._judge_checkpoint(before, positions)
         shape = pipeline_shape(self._subject)
         identity = self._identity(shape, before)
         only_topic = next(iter(before.topic_names.values()), "")
         with read_content(self._subject, before.query_id, shape.columns, identity, only_topic) as content:
-            after = read_checkpoint(self._spark, pipeline.checkpoint)
+            after = read_checkpoint(self._spark, pipeline.checkpoint, len(pipeline.inputs))
             self._remarks += content.remarks
             self._judge_batches(before, after, content, shape)
             judged_by, rows = self._judge_rows(before, after, content, shape, positions)

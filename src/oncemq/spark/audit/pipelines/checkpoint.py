@@ -100,8 +100,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
 Entries = Mapping[int, str]
 
 
-def read_checkpoint(spark: SparkSession, location: str) -> Checkpoint:
-    """Raises SettingInvalid if there is no checkpoint."""
+def read_checkpoint(spark: SparkSession, location: str, sources: int) -> Checkpoint:
+    """`sources` is the number of sources of the pipeline. Raises SettingInvalid if there is no checkpoint."""
     metadata = _read_folder(spark, location, "").get(-1)
     if metadata is None:
         raise errors.SettingInvalid(
@@ -109,17 +109,19 @@ def read_checkpoint(spark: SparkSession, location: str) -> Checkpoint:
         )
     # The entries of completed micro-batches are read first: the query may be running.
     commits = _read_folder(spark, location, "commits")
-    return build_checkpoint(json.loads(metadata)["id"], _read_folder(spark, location, "offsets"), commits)
+    return build_checkpoint(json.loads(metadata)["id"], _read_folder(spark, location, "offsets"), commits, sources)
 
 
-def build_checkpoint(query_id: str, offsets: Entries, commits: Entries) -> Checkpoint:
+def build_checkpoint(query_id: str, offsets: Entries, commits: Entries, sources: int | None = None) -> Checkpoint:
+    """A pipeline with dead letters reads its sources twice, and an entry then contains each of them twice: `sources`
+    says how many are different, which come first (None = all)."""
     faults = list(_number_faults(offsets, commits))
     batches: list[Batch] = []
     previous: Sequence[Offsets | None] = ()
     committed: tuple[Offsets | None, ...] = ()
     before = -1
     for number, raw in sorted(offsets.items()):
-        ends = _parse_entry(raw)
+        ends = _parse_entry(raw, sources)
         if ends is None:
             faults.append(CheckpointFault("checkpoint_unreadable", number, f"offsets/{number} can't be parsed"))
             continue
@@ -148,13 +150,13 @@ def _number_faults(offsets: Entries, commits: Entries) -> Iterator[CheckpointFau
             yield CheckpointFault("checkpoint_gap", number, f"commits/{number} exists, and offsets/{number} does not")
 
 
-def _parse_entry(raw: str) -> list[Offsets | None] | None:
+def _parse_entry(raw: str, sources: int | None) -> list[Offsets | None] | None:
     """The ends of the sources. A source without an offset yet has none; other sources than topics have none either."""
     lines = raw.splitlines()
     if len(lines) < 3 or not lines[0].startswith("v"):
         return None
     try:
-        return [_parse_source(line) for line in lines[2:]]
+        return [_parse_source(line) for line in lines[2:][:sources]]
     except (ValueError, KeyError, TypeError):
         return None
 
