@@ -6,6 +6,7 @@ on whole columns. Headers are msgpack maps. Equal headers, which are the usual c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -44,8 +45,12 @@ class FetchedBatches(NamedTuple):
 def record_batch(fetched: FetchedBatches, names: Sequence[str]) -> Any:
     """Build one record batch with these columns. Raises Malformed for an inconsistent payload."""
     columns = _Columns(fetched)
-    schema = pa.schema([(name, TYPES[name]) for name in names])
-    return pa.record_batch([getattr(columns, name)() for name in names], schema=schema)
+    return pa.RecordBatch.from_arrays([getattr(columns, name)() for name in names], schema=_schema(tuple(names)))
+
+
+@functools.cache
+def _schema(names: tuple[str, ...]) -> Any:
+    return pa.schema([(name, TYPES[name]) for name in names])
 
 
 class StoredBatch:
@@ -115,7 +120,7 @@ class _Columns:
 
     def offset(self) -> Any:
         runs = [np.arange(first, first + count, dtype=np.int64) for first, count in self._runs()]
-        return pa.array(np.concatenate(runs))
+        return _from_numbers(pa.int64(), runs)
 
     def key(self) -> Any:
         return _concatenate([batch.keys() for batch in self._batches])
@@ -127,8 +132,7 @@ class _Columns:
         return _concatenate([batch.headers() for batch in self._batches])
 
     def timestamp(self) -> Any:
-        times_us = np.concatenate([batch.times_us() for batch in self._batches])
-        return pa.array(times_us).cast(TYPES["timestamp"])
+        return _from_numbers(TYPES["timestamp"], [batch.times_us() for batch in self._batches])
 
     def idempotency_key(self) -> Any:
         return idempotency_keys(self._fetched.topic_id, self._runs())
@@ -142,6 +146,13 @@ class _Columns:
                 first, count = runs[-1][0], runs.pop()[1] + count
             runs.append((first, count))
         return runs
+
+
+def _from_numbers(kind: Any, parts: list[Any]) -> Any:
+    """An array of 64-bit numbers that shares the memory of NumPy's. (`pa.array` would import pandas, which takes longer
+    than most tasks.)"""
+    numbers = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _concatenate(arrays: list[Any]) -> Any:

@@ -8,6 +8,7 @@ import threading
 
 import oncemq
 from oncemq.client.sync import Client
+from oncemq.config.allocator import keep_freed_memory
 
 #: The timeout of one attempt.
 _TIMEOUT_S = 1.0
@@ -22,6 +23,8 @@ def shared_client(url: str, timeout_s: float) -> Client:
     with _lock:
         client = _clients.get(key)
         if client is None:
+            # A task handles its rows in blocks of megabytes.
+            keep_freed_memory()
             tries = max(1, round(timeout_s / _TIMEOUT_S))
             client = oncemq.connect(url, label="spark", timeout_s=_TIMEOUT_S, tries=tries, record="")
             _clients[key] = client

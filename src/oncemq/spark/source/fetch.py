@@ -16,8 +16,10 @@ from oncemq.protocol.commands import START_EARLIEST, Read
 from oncemq.protocol.replies import BatchHead, GetReply
 from oncemq.spark.source.ranges import Range
 
-#: The size of one request, and about the size of a record batch.
-_FETCH_BYTES = 2 * 1024 * 1024
+#: The size of one request.
+_FETCH_BYTES = 4 * 1024 * 1024
+#: Stored batches become one record batch until it is this large. A stored batch of this size is not copied.
+_RECORD_BATCH_BYTES = 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ def fetch(
     rest = wanted if fail_on_loss else _stored_part(client, wanted)
     while rest.count:
         try:
-            for batches in _batches(client, rest):
+            for batches in _record_batches(client, rest):
                 head, _ = batches[-1]
                 rest = msgspec.structs.replace(rest, start=head.first_offset + head.count)
                 yield convert(FetchedBatches(wanted.topic, wanted.topic_id, batches))
@@ -53,8 +55,20 @@ def fetch(
         )
 
 
-def _batches(client: Client, wanted: Range) -> Iterator[list[tuple[BatchHead, bytes]]]:
-    return internal_api(client).read_batches(wanted.topic, wanted.start, wanted.stop, wanted.topic_id, _FETCH_BYTES)
+def _record_batches(client: Client, wanted: Range) -> Iterator[list[tuple[BatchHead, bytes]]]:
+    """Yield the stored batches of each record batch."""
+    topic, topic_id = wanted.topic, wanted.topic_id
+    for fetched in internal_api(client).read_batches(topic, wanted.start, wanted.stop, topic_id, _FETCH_BYTES):
+        group: list[tuple[BatchHead, bytes]] = []
+        size = 0
+        for batch in fetched:
+            group.append(batch)
+            size += len(batch[1])
+            if size >= _RECORD_BATCH_BYTES:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
 
 
 def _stored_part(client: Client, wanted: Range) -> Range:
