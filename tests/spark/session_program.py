@@ -1,4 +1,5 @@
-"""A program that a user might write, run by test_session.py on a machine without Java: a batch, a stream, Ctrl-C."""
+"""A program that a user might write, run by test_session.py on a machine without Java: a batch, a stream, Ctrl-C,
+and the end of its Java process."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from oncemq.spark import session
+from oncemq.protocol.errors import PipelineFailed
+from oncemq.spark import jvm, session
 from oncemq.testing.spark import QUICK_START
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -94,6 +97,19 @@ def interrupt() -> bool:
     return False
 
 
+def lose_java(spark: SparkSession) -> list[str]:
+    """Kill the Java process, as a kernel without memory does. What the error says, and whether anything is left."""
+    found = []
+    try:
+        with jvm.quiet_loss(), jvm.explained():
+            os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)  # type: ignore[union-attr]
+            spark.range(1).count()
+    except PipelineFailed as error:
+        found.append(error.text)
+    session.stop(spark)
+    return [*found, str(SparkContext._gateway)]
+
+
 def main(folder: str) -> None:
     settings = {
         "spark.driver.extraJavaOptions": QUICK_START,
@@ -112,7 +128,7 @@ def main(folder: str) -> None:
     counts = spark.table("counts").collect()
     told["counts"] = sorted(row["count"] for row in counts)
     told["error"] = str(query.exception() or "")
-    spark.stop()
+    told["loss"] = lose_java(spark)
     sys.stdout.write(json.dumps(told))
 
 

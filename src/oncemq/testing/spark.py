@@ -16,8 +16,8 @@ from oncemq.spark import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Tests end before an optimizing compiler pays off: this halves the time of the JVM.
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Tests end before an optimizing compiler pays off: this halves the time of the JVM. They archive no classes.
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 _SMALL: dict[str, object] = {
     "spark.driver.extraJavaOptions": QUICK_START,
     "spark.driver.memory": "1g",

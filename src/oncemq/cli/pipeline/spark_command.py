@@ -142,7 +142,7 @@ def spark_session(name: str, master: str, conf: Mapping[str, str] | None = None)
         from oncemq.spark.pipeline.spark_errors import explain
 
         try:
-            with jvm.explained():
+            with jvm.quiet_loss(), jvm.explained():
                 yield spark
         except PySparkException as error:
             raise explain(error) from error
