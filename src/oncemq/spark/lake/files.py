@@ -76,8 +76,10 @@ def _remote_parquet_files(root: str) -> list[ArchiveFile]:
         _refuse_partial_manifest(folder, path)
     found = []
     for file in visible_files(folder):
-        topic, date, _ = file.path.split("/")
-        found.append(ArchiveFile(f"{root}/{file.path}", layout.parse_topic_folder(topic), date.removeprefix("date=")))
+        names = file.path.split("/")
+        if len(names) == 3 and names[0].startswith("topic=") and names[1].startswith("date="):
+            topic, date = layout.parse_topic_folder(names[0]), names[1].removeprefix("date=")
+            found.append(ArchiveFile(f"{root}/{file.path}", topic, date))
     return found
 
 

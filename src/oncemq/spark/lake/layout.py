@@ -79,7 +79,8 @@ def _detect_remote_format(root: str) -> Format | None:
     folder = ObjectFolder(root, {})
     if next(folder.list("_delta_log/"), None) is not None:
         return "delta"
-    return "parquet" if next(folder.list("_oncemq/"), None) or next(folder.list(), None) else None
+    has_topics = any(file.path.startswith(("topic=", "_oncemq/")) for file in folder.list())
+    return "parquet" if has_topics else None
 
 
 def choose_format(folder: str, wanted: str) -> Format:

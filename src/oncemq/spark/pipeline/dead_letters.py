@@ -6,13 +6,10 @@ additional header `oncemq-pipeline` names the pipeline.
 
 from __future__ import annotations
 
-import os
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from oncemq.protocol.errors import PipelineInvalid
 from oncemq.protocol.names import DEAD_SUBSCRIBER
-from oncemq.spark.checkpoint.location import local_folder
 from oncemq.spark.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
@@ -82,32 +79,3 @@ def _headers(name: str, subscriber: str, reason: Column) -> Column:
     own = F.map_filter(own, lambda key, _: ~key.startswith(_PREFIX))
     pairs = [part for name, value in added.items() for part in (F.lit(_PREFIX + name), value.cast("binary"))]
     return F.map_concat(own, F.create_map(*pairs))
-
-
-def refuse_changed_sources(pipeline: Pipeline) -> None:
-    """Refuse a checkpoint that was made with other dead letters. A query with dead letters reads its messages twice, so
-    the checkpoint has each source twice, and Spark can't continue it otherwise.
-
-    Raises PipelineInvalid."""
-    count = _source_count(pipeline.checkpoint)
-    expected = len(pipeline.inputs) + len(dead_topics(pipeline))
-    if count is None or count == expected or len(pipeline.inputs) > count:
-        return
-    was = "with" if count > len(pipeline.inputs) else "without"
-    raise PipelineInvalid(
-        f"the checkpoint {pipeline.checkpoint} was made {was} `on_error: dead_letter`, and Spark can't continue it "
-        "otherwise: run the pipeline once more as it was, with `ack_last: true`, then delete the checkpoint; the "
-        "subscription knows where to continue"
-    )
-
-
-def _source_count(checkpoint: str) -> int | None:
-    """The number of sources in the newest entry of a checkpoint; None if there is none, or it can't be read here."""
-    folder = os.path.join(local_folder(checkpoint) or "", "offsets")
-    try:
-        newest = max(int(name) for name in os.listdir(folder) if name.isdecimal())
-        with open(os.path.join(folder, str(newest)), encoding="utf-8") as file:
-            # A line with the version, one with settings, and one for each source.
-            return len(file.read().splitlines()) - 2
-    except (OSError, ValueError):
-        return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from oncemq.spark.pipeline.dead_letters import keep_dead_letters, refuse_changed_sources
+from oncemq.spark.pipeline.dead_letters import keep_dead_letters
 from oncemq.spark.pipeline.model import Pipeline
 from oncemq.spark.pipeline.pipeline_file import ensure_valid
 from oncemq.spark.pipeline.progress import Reporter, SilentReporter, Summary
@@ -199,7 +199,6 @@ class _Run:
         from oncemq.spark.targets import start as sinks
 
         pipeline = self._pipeline
-        refuse_changed_sources(pipeline)
         keep_dead_letters(pipeline, self._url)
         streams = build_streams(self._session, pipeline, self._url, self._folder)
         return sinks.start(

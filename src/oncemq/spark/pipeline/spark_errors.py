@@ -47,6 +47,13 @@ _ADVICE = {
     "DIVIDE_BY_ZERO": "use try_divide, or filter such rows out",
 }
 _VALUE_ADVICE = "`on_error: dead_letter` moves such messages to a dead-letter topic, `on_error: drop` drops them"
+#: A query with dead letters reads its messages twice, so its checkpoint has each source twice.
+_SOURCES = re.compile(r"There are \[(\d+)\] sources in the checkpoint offsets and now there are \[(\d+)\] sources")
+_SOURCES_TEXT = (
+    "the checkpoint was made for {} sources, and the pipeline now reads {}, because its sources or `on_error: "
+    "dead_letter` changed, and Spark can't continue it: run the pipeline once more as it was, with `ack_last: true`, "
+    "then delete the checkpoint; the subscription knows where to continue"
+)
 _NO_WATERMARK = "Append output mode not supported when there are streaming aggregations"
 
 
@@ -57,6 +64,9 @@ def explain(error: PySparkException, locate_sql: SqlLocator | None = None, sql: 
     kind = getattr(errors, ours[-1][0], None) if ours else None
     if isinstance(kind, type) and issubclass(kind, errors.OnceMQError):
         return kind(ours[-1][1])
+    sources = _SOURCES.search(whole)
+    if sources is not None:
+        return errors.PipelineInvalid(_SOURCES_TEXT.format(*sources.groups()))
     raised = _RAISED.search(whole)
     if raised is not None:
         is_value = ": the value is not" in raised[1]
