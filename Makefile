@@ -114,8 +114,8 @@ crash: $(READY) ## Kill real brokers and clients, KILLS times in each campaign (
 crash-spark: $(READY) ## Kill Spark's driver, its tasks and the broker, KILLS times (KILLS=50, SEED=7)
 	$(BIN)/python -m tests.spark.faults --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
-crash-checkpoints: $(READY) ## Damage the checkpoints of Spark pipelines under load, ROUNDS times (ROUNDS=200, SEED=7)
-	$(BIN)/python -m tests.spark.lost_entries --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+crash-checkpoints: $(READY) ## Damage the checkpoints of Spark pipelines under load, ROUNDS times (ROUNDS=200, MODEL=1 without Spark, SEED=7)
+	$(BIN)/python -m tests.spark.lost_entries --rounds $(ROUNDS) $(if $(MODEL),--model) $(if $(SEED),--seed $(SEED))
 
 soak: $(READY) ## Load all protocols for MINUTES, with kills and hostile peers, and check everything (MINUTES=10, SEED=7)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

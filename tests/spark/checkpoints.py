@@ -33,6 +33,11 @@ class Checkpoint:
                 for name in (str(number), f".{number}.crc"):
                     (self.folder / kind / name).unlink(missing_ok=True)
 
+    def empty(self) -> None:
+        """Start with a new checkpoint."""
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+
     def copy(self, to: Path) -> None:
         shutil.copytree(self.folder, to)
 

@@ -13,6 +13,7 @@ from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
 from tests.spark.lost_entries.campaign import Campaign
+from tests.spark.lost_entries.model import make_model_streams
 from tests.spark.lost_entries.streams import Stream, TopicStream, make_streams
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ def test_no_id_is_lost_when_the_checkpoint_loses_its_last_micro_batch(
         # The last micro-batch was acked, so it can't be repeated.
         with pytest.raises(errors.CheckpointBehind, match=r"is at offset 100 of topic .* is at 200"):
             stream.run(broker.url, spark)
-        assert stream.counts() == once(200)
+        assert Counter(stream.found()) == once(200)
         stream.forget_checkpoint()
     stream.run(broker.url, spark)
-    assert stream.counts() == once(300)
+    assert Counter(stream.found()) == once(300)
     if not stream.acks_last:
         # Without its plan, the last micro-batch gets other messages, and the target refuses it.
         for entry in client.registry_list("spark-plans", stream.name):
@@ -57,7 +58,7 @@ def test_no_id_is_lost_when_the_checkpoint_loses_its_last_micro_batch(
         stream.put(100)
         with pytest.raises(errors.BatchChanged, match="batch 2"):
             stream.run(broker.url, spark)
-        assert stream.counts() == once(300)
+        assert Counter(stream.found()) == once(300)
 
 
 def test_a_checkpoint_that_is_three_micro_batches_old_is_refused_though_the_topic_still_has_the_messages(
@@ -74,17 +75,18 @@ def test_a_checkpoint_that_is_three_micro_batches_old_is_refused_though_the_topi
     stream.put(100)
     with pytest.raises(errors.CheckpointBehind, match=r"is at offset 100 of topic .* is at 300"):
         stream.run(broker.url, spark)
-    assert stream.counts() == once(400)
+    assert Counter(stream.found()) == once(400)
     stream.checkpoint.restore(tmp_path / "newest")
     stream.run(broker.url, spark)
-    assert stream.counts() == once(500)
+    assert Counter(stream.found()) == once(500)
 
 
 def test_random_damage_is_repaired_or_reported(
-    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
+    broker: BrokerProcess, client: Client, tmp_path: Path, oncemq_postgres: str
 ) -> None:
-    """A short form of `make crash-checkpoints`."""
-    streams = [TopicStream(client, f"s{uuid.uuid4().hex[:8]}", tmp_path)]
-    account = Campaign(broker, spark, streams, tmp_path, 7, lambda _: None).run(1)
+    """A short form of `make crash-checkpoints`, with a model of Spark's driver."""
+    streams = make_model_streams(client, broker.url, tmp_path, oncemq_postgres, uuid.uuid4().int % 2**32)
+    account = Campaign(broker, None, streams, tmp_path, 7, lambda _: None).run(40)
     assert account.problems == []
-    assert account.rounds == 1
+    assert account.rounds == 40
+    assert {"exact", "CHECKPOINT_BEHIND"} <= set(account.results)

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
 from tests.spark.lost_entries.damage import DAMAGES
+from tests.spark.lost_entries.model import ModelStream
 from tests.spark.lost_entries.streams import Stream
 
 _COPIES_MAX = 4
@@ -46,8 +47,8 @@ class Campaign:
     def __init__(
         self,
         broker: BrokerProcess,
-        session: SparkSession,
-        streams: Sequence[Stream],
+        session: SparkSession | None,
+        streams: Sequence[Stream | ModelStream],
         folder: Path,
         seed: int,
         say: Callable[[str], None],
@@ -78,7 +79,7 @@ class Campaign:
         self.account.ids = sum(stream.put_ids for stream in self._streams)
         return self.account
 
-    def _is_exact(self, stream: Stream, when: str) -> bool:
+    def _is_exact(self, stream: Stream | ModelStream, when: str) -> bool:
         """Let the stream read everything, and compare its target with what was put."""
         stream.put(self._random.randint(1, _IDS_MAX))
         self._run(stream)
@@ -88,7 +89,7 @@ class Campaign:
         self.account.problems += [f"{when}: {stream.name}: {text}" for text in problems]
         return not problems
 
-    def _damage(self, stream: Stream, number: int) -> tuple[str, str]:
+    def _damage(self, stream: Stream | ModelStream, number: int) -> tuple[str, str]:
         """Returns the damage, and the result of the run after it."""
         random = self._random
         newest = self._copy(stream, f"{stream.name}-{number}")
@@ -106,7 +107,7 @@ class Campaign:
             return what, error.code
         return what, "exact"
 
-    def _run(self, stream: Stream) -> None:
+    def _run(self, stream: Stream | ModelStream) -> None:
         """Run the stream; again, if the machine is too busy to start Spark's processes in time."""
         limit = self._random.choice((0, 0, _IDS_MAX // 2))
         for attempt in range(_TRIES):
@@ -119,7 +120,7 @@ class Campaign:
                 return
 
     @contextmanager
-    def _load(self, stream: Stream) -> Iterator[None]:
+    def _load(self, stream: Stream | ModelStream) -> Iterator[None]:
         """Put while the stream runs."""
         done = threading.Event()
 
@@ -135,7 +136,7 @@ class Campaign:
             done.set()
             thread.join()
 
-    def _copy(self, stream: Stream, name: str) -> Path:
+    def _copy(self, stream: Stream | ModelStream, name: str) -> Path:
         copy = self._folder / name
         stream.checkpoint.copy(copy)
         copies = self._copies[stream.name]
@@ -144,7 +145,7 @@ class Campaign:
             shutil.rmtree(copies.pop(0))
         return copy
 
-    def _repair(self, stream: Stream, newest: Path) -> None:
+    def _repair(self, stream: Stream | ModelStream, newest: Path) -> None:
         """Apply one of the remedies that the error names."""
         if self._random.random() < 0.7:
             self.account.remedies["the newest copy was restored"] += 1
@@ -159,14 +160,14 @@ class Campaign:
             shutil.rmtree(copy)
         self._copies[stream.name] = []
 
-    def _unacked(self, stream: Stream) -> set[int]:
+    def _unacked(self, stream: Stream | ModelStream) -> set[int]:
         """The ids that the target has, but that are not acked: a new checkpoint repeats them."""
         with self._broker.connect() as client:
             acked = client.subscriptions(stream.name)[0].acked
         return {number for number in stream.found() if number >= acked}
 
-    def _problems(self, stream: Stream) -> list[str]:
-        counts = stream.counts()
+    def _problems(self, stream: Stream | ModelStream) -> list[str]:
+        counts = Counter(stream.found())
         lost = [number for number in range(stream.put_ids) if number not in counts]
         repeated = self._repeated[stream.name]
         doubled = [number for number, count in counts.items() if count > 1 and number not in repeated]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from abc import ABC, abstractmethod
-from collections import Counter
 from pathlib import Path
 
 import psycopg
@@ -25,6 +23,12 @@ _HOUR_MS = 3_600_000
 def deduplicate(rows: DataFrame) -> DataFrame:
     """Has a state for each id."""
     return rows.select("id").dropDuplicates(["id"])
+
+
+def put_ids(client: Client, topic: str, first: int, count: int) -> int:
+    """Put ids, and return the next one."""
+    client.put_many(topic, [json.dumps({"id": number}) for number in range(first, first + count)])
+    return first + count
 
 
 class Stream(ABC):
@@ -72,22 +76,15 @@ class Stream(ABC):
         return self.pipeline().ack_last
 
     def put(self, count: int) -> None:
-        values = [json.dumps({"id": number}) for number in range(self.put_ids, self.put_ids + count)]
-        self._client.put_many(self.name, values)
-        self.put_ids += count
+        self.put_ids = put_ids(self._client, self.name, self.put_ids, count)
 
-    def run(self, url: str, session: SparkSession, *, max_per_trigger: int = 0) -> int:
+    def run(self, url: str, session: SparkSession | None, *, max_per_trigger: int = 0) -> int:
         """Process what is there. Returns the number of rows that were read."""
         self._max_per_trigger = max_per_trigger
         return run(self.pipeline(), url=url, session=session).rows
 
-    def counts(self) -> Counter[int]:
-        return Counter(self.found())
-
     def forget_checkpoint(self) -> None:
-        """Start with a new checkpoint: empty its folder."""
-        shutil.rmtree(self.checkpoint.folder)
-        self.checkpoint.folder.mkdir()
+        self.checkpoint.empty()
 
 
 class TopicStream(Stream):
