@@ -8,7 +8,6 @@ same command, whichever versions were added meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from oncemq.client.gateway_api import STALE_SCHEMA, KnownSchema, claim_payloads, topics_of
@@ -22,8 +21,6 @@ Claimed = tuple[Operation, tuple[Frame, ...]]
 
 _KEPT_MAX = 10_000
 _PAGE = 100
-#: A value that does not match is not worth another look at the schema within this time.
-_LOOK_AGAIN_S = 1.0
 _NO_SCHEMAS = (errors.TopicUnknown, errors.SchemaUnknown, errors.Malformed, errors.Unsupported, errors.NameInvalid)
 
 
@@ -33,7 +30,6 @@ class GatewaySchemas:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._known: dict[str, KnownSchema] = {}
-        self._loop = asyncio.get_running_loop()
 
     def find(self, topic: str) -> KnownSchema | None:
         return self._known.get(topic)
@@ -45,13 +41,13 @@ class GatewaySchemas:
 
     async def refresh(self, topic: str) -> KnownSchema:
         """Look up all versions of a topic's schema."""
-        known = KnownSchema(0, looked_up_ms=self._loop.time())
+        known = KnownSchema(0)
         try:
             while True:
                 reply = await self._ask(Schemas(topic, len(known.versions) + 1, _PAGE))
                 versions = (*known.versions, *reply.versions)
                 is_required = bool(versions) and reply.check != CHECK_NONE
-                known = KnownSchema(reply.topic_id, versions, is_required, self._loop.time())
+                known = KnownSchema(reply.topic_id, versions, is_required)
                 if len(versions) >= reply.newest:
                     break
         except _NO_SCHEMAS:
@@ -80,8 +76,8 @@ class GatewaySchemas:
         has_changed = False
         for topic in topics:
             known = self._known.get(topic)
-            if known is not None and known.looked_up_ms + _LOOK_AGAIN_S < self._loop.time():
-                has_changed = (await self.refresh(topic)).newest != known.newest or has_changed
+            if known is not None:
+                has_changed = await self.refresh(topic) != known or has_changed
         return has_changed
 
     async def heard(self, operation: Operation, error: errors.OnceMQError) -> bool:

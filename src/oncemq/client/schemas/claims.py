@@ -31,7 +31,6 @@ class KnownSchema(msgspec.Struct, frozen=True):
     versions: tuple[SchemaVersion, ...] = ()
     #: Values must match.
     is_required: bool = False
-    looked_up_ms: float = 0.0
 
     @property
     def newest(self) -> SchemaVersion | None:

@@ -31,8 +31,6 @@ STALE = (errors.SchemaRequired, errors.SchemaUnknown)
 _NO_SCHEMAS = (errors.TopicUnknown, errors.Malformed, errors.Unsupported, errors.NameInvalid)
 #: At most this many topics are kept.
 _KEPT_MAX = 10_000
-#: A value that does not match is not worth another look at the schema within this time.
-_LOOK_AGAIN_MS = 1_000
 #: How long an outbox waits for a broker that may be away.
 _SOON_MS = 500
 
@@ -68,7 +66,7 @@ class TopicSchemas:
         try:
             reply = yield from ask(self._driver, Schemas(topic), SchemasReply)
         except _NO_SCHEMAS:
-            return self._keep(topic, KnownSchema(0, looked_up_ms=now_ms()))
+            return self._keep(topic, KnownSchema(0))
         return self._learn(topic, reply)
 
     def load(self, topic: str, topic_id: int, version: int) -> Flow[Schema]:
@@ -86,7 +84,7 @@ class TopicSchemas:
         for each in reply.versions:
             self._versions[reply.topic_id, each.version] = each.schema
         is_required = bool(reply.versions) and reply.check != CHECK_NONE
-        return self._keep(topic, KnownSchema(reply.topic_id, reply.versions, is_required, now_ms()))
+        return self._keep(topic, KnownSchema(reply.topic_id, reply.versions, is_required))
 
     def _keep(self, topic: str, known: KnownSchema) -> KnownSchema:
         if len(self._known) >= _KEPT_MAX:
@@ -124,12 +122,11 @@ class TopicSchemas:
         return (yield from attempt())
 
     def _has_changed(self, before: dict[str, KnownSchema | None]) -> Flow[bool]:
-        """Look topics up again that were not looked up just now. Return whether one has another version."""
+        """Look topics up again. Return whether one has another schema than before."""
         has_changed = False
         for topic, known in before.items():
-            if known is not None and known.looked_up_ms + _LOOK_AGAIN_MS < now_ms():
-                now = yield from self.refresh(topic)
-                has_changed = has_changed or now.newest != known.newest
+            if known is not None:
+                has_changed = (yield from self.refresh(topic)) != known or has_changed
         return has_changed
 
     # Without waiting.
@@ -152,7 +149,7 @@ class TopicSchemas:
             self._learn(topic, pending.reply)
         else:
             # The put gets the error, if there is one: it asks the same broker.
-            self._keep(topic, KnownSchema(0, looked_up_ms=0.0))
+            self._keep(topic, KnownSchema(0))
 
     def ready_soon(self, topic: str) -> Flow[KnownSchema | None]:
         """Look a topic up, unless it is known, and wait a short time for the reply, once per topic: with an outbox, the

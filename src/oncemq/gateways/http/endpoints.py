@@ -14,10 +14,22 @@ from oncemq.gateways.http.queue import consume, consumers, producers
 from oncemq.gateways.http.queue import topics as queue_topics
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.gateways.http.state import State
-from oncemq.gateways.http.v1 import events, health, messages, put, sessions, shared, subscriptions, topics, transactions
+from oncemq.gateways.http.v1 import (
+    events,
+    health,
+    messages,
+    put,
+    schemas,
+    sessions,
+    shared,
+    subscriptions,
+    topics,
+    transactions,
+)
 
 ENDPOINTS: list[Endpoint] = [
     *topics.ENDPOINTS,
+    *schemas.ENDPOINTS,
     *put.ENDPOINTS,
     *subscriptions.ENDPOINTS,
     *messages.ENDPOINTS,

@@ -39,7 +39,7 @@ class SchemaIncompatible(Refused):
     code = "SCHEMA_INCOMPATIBLE"
     http_status = 409
     advice = "Change the schema, or the rule: `oncemq schema check` lists what would break."
-    http_advice = "Change the schema, or the rule: `?dry_run=true` lists what would break."
+    http_advice = "Change the schema, or the rule: POST /v1/topics/{topic}/schemas/check lists what would break."
 
 
 class SchemaUnknown(Refused):

@@ -18,6 +18,7 @@ from oncemq.protocol.version import __version__
 #: In the order of the page.
 TAGS = {
     "topics": "A topic is a named, ordered log of messages. Offsets number them from 0, without gaps.",
+    "schemas": "A topic can have a schema with versions: then every message must match one of them.",
     "messages": "Put messages on a topic, and read them by offset, without a subscription.",
     "subscriptions": "A subscription has a durable position in its topic. Every message that is put while it exists is "
     "stored for it.",

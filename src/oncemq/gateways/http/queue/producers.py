@@ -121,6 +121,9 @@ class QueueProduceParameters(identity.Protected, frozen=True, kw_only=True):
         errors.NoConsumers,
         errors.DiskFull,
         errors.TopicFull,
+        errors.SchemaMismatch,
+        errors.SchemaRequired,
+        errors.SchemaUnknown,
         *identity.REFUSALS,
     ),
 )

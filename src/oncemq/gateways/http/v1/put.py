@@ -74,7 +74,16 @@ _EXAMPLE = Stored("orders", 281474976710657, 3, 1, 1_790_000_000_000, 1)
         BYTES: "one pizza",
     },
     replies=(Reply(status=201, body=Stored, description="They are stored durably.", example=_EXAMPLE),),
-    refusals=(errors.TopicUnknown, errors.DiskFull, errors.TopicFull, errors.KeysFull, *REFUSALS),
+    refusals=(
+        errors.TopicUnknown,
+        errors.DiskFull,
+        errors.TopicFull,
+        errors.KeysFull,
+        errors.SchemaMismatch,
+        errors.SchemaRequired,
+        errors.SchemaUnknown,
+        *REFUSALS,
+    ),
 )
 async def put(call: Call[PutParameters, bytes]) -> Answer:
     """The media type says what the body is:
