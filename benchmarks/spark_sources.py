@@ -5,6 +5,8 @@ The Python processes of Spark import this module, so it contains nothing else.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,11 +28,25 @@ from oncemq.spark.schema import NAMES, SPARK_TYPES
 from oncemq.spark.source.ranges import Extent, Range, divide
 
 #: A record batch has about as many bytes as one of the source.
-_BATCH_BYTES = 2 * 1024 * 1024
+_BATCH_BYTES = 1024 * 1024
+#: More memory than the caches of a processor have: the rows of a real source are not in them.
+_MEMORY_BYTES = 64 * 1024 * 1024
+
+
+@functools.cache
+def _batches(size: int) -> list[Any]:
+    """Record batches of rows with values of this size, each in memory of its own. Made once per process."""
+    per_batch = max(1, _BATCH_BYTES // size)
+    payload = encode_batch([b"x" * size] * per_batch)
+    head = BatchHead(0, per_batch, 0, 1_700_000_000_000, 0)
+    return [
+        record_batch(FetchedBatches("orders", 1, [(head, bytes(bytearray(payload)))]), NAMES)
+        for _ in range(_MEMORY_BYTES // _BATCH_BYTES)
+    ]
 
 
 class _Rows:
-    """Rows of this size in partitions: one record batch, returned repeatedly."""
+    """Rows of this size in partitions."""
 
     def __init__(self, options: Any) -> None:
         self.rows = int(options["rows"])
@@ -44,13 +60,11 @@ class _Rows:
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         first, stop = partition.value
-        per_batch = max(1, _BATCH_BYTES // self.size)
-        payload = encode_batch([b"x" * self.size] * per_batch)
-        stored = FetchedBatches("orders", 1, [(BatchHead(first, per_batch, 0, 1_700_000_000_000, 0), payload)])
-        batch = record_batch(stored, NAMES)
-        while first < stop:
-            count = min(per_batch, stop - first)
-            yield batch if count == per_batch else batch.slice(0, count)
+        for batch in itertools.cycle(_batches(self.size)):
+            count = min(batch.num_rows, stop - first)
+            if not count:
+                return
+            yield batch.slice(0, count)
             first += count
 
 
