@@ -35,6 +35,7 @@ SAID = {
     "patterns": ["orders.eu", "orders.us"],
     "pipelines": [],
     "python": ["took over", "no topic"],
+    "schemas": ["Order(id=1", "the schema has no such field", "a reader expects string"],
     "shared": ["lost its lease", "no such table"],
     "transactions": ["no such topic", "took over"],
 }

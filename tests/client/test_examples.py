@@ -43,6 +43,16 @@ def test_lines_are_copied_whole(tmp_path: Path) -> None:
     assert source.with_suffix(".copy").read_bytes() == source.read_bytes()
 
 
+def test_typed_orders_are_checked_and_read_as_objects(url: str) -> None:
+    lines = run("typed_orders.py", url).splitlines()
+    assert (lines[0], lines[2]) == ("version 1", "version 2")
+    assert lines[1].endswith("version 1 of its schema: currency: the schema has no such field")
+    assert lines[3:] == [
+        "1 Order(id=1, price=Decimal('9.50'), currency='EUR')",
+        "2 Order(id=2, price=Decimal('7.00'), currency='USD')",
+    ]
+
+
 def test_an_outbox_keeps_what_the_next_run_sends(tmp_path: Path, url: str) -> None:
     path = str(tmp_path / "readings.outbox")
     with oncemq.connect(url) as client:
