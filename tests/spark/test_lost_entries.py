@@ -86,7 +86,7 @@ def test_random_damage_is_repaired_or_reported(
 ) -> None:
     """A short form of `make crash-checkpoints`, with a model of Spark's driver."""
     streams = make_model_streams(client, broker.url, tmp_path, oncemq_postgres, uuid.uuid4().int % 2**32)
-    account = Campaign(broker, None, streams, tmp_path, 7, lambda _: None).run(40)
+    account = Campaign(broker, None, streams, tmp_path, 7, lambda _: None).run(25)
     assert account.problems == []
-    assert account.rounds == 40
+    assert account.rounds == 25
     assert {"exact", "CHECKPOINT_BEHIND"} <= set(account.results)

@@ -10,7 +10,7 @@ import pytest
 from oncemq.protocol import errors
 from oncemq.spark.checkpoint import location
 from oncemq.spark.checkpoint.content import DIGEST_BYTES, batch_content
-from oncemq.spark.checkpoint.location import CheckpointFiles, local_folder, refuse_damaged_metadata
+from oncemq.spark.checkpoint.location import CheckpointFiles, local_folder, refuse_damaged
 from tests.spark.checkpoints import Checkpoint
 
 
@@ -64,7 +64,7 @@ def test_an_entry_that_vanished_is_an_error(checkpoint: Checkpoint) -> None:
         batch_content(checkpoint.location, 1)
 
 
-@pytest.mark.parametrize("where", ["", "hdfs+custom://host/folder", "dbfs:/folder", "/nowhere/at/all"])
+@pytest.mark.parametrize("where", ["", "hdfs+custom://host/folder", "dbfs:/folder", "/nowhere/at/all", "/"])
 def test_a_checkpoint_that_can_t_be_read_is_reported_once(
     where: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,14 +100,27 @@ def test_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_checkpoint_without_the_id_of_its_query_is_refused(checkpoint: Checkpoint) -> None:
-    refuse_damaged_metadata(checkpoint.location)
+    refuse_damaged(checkpoint.location)
     checkpoint.plan(0, 10)
     with pytest.raises(errors.CheckpointBehind, match="has lost its file 'metadata'"):
-        refuse_damaged_metadata(checkpoint.location)
+        refuse_damaged(checkpoint.location)
     for damaged in ("", "{}", '{"id":', "\0\0", "[]"):
         (checkpoint.folder / "metadata").write_text(damaged)
         with pytest.raises(errors.CheckpointBehind, match="is damaged in its file 'metadata'"):
-            refuse_damaged_metadata(checkpoint.location)
+            refuse_damaged(checkpoint.location)
     (checkpoint.folder / "metadata").write_text('{"id":"a"}')
-    refuse_damaged_metadata(checkpoint.location)
-    refuse_damaged_metadata("s3a://bucket/check")
+    refuse_damaged(checkpoint.location)
+    refuse_damaged("s3a://bucket/check")
+
+
+def test_a_checkpoint_that_has_lost_the_plan_of_a_complete_micro_batch_is_refused(checkpoint: Checkpoint) -> None:
+    (checkpoint.folder / "commits").mkdir(parents=True)
+    (checkpoint.folder / "metadata").write_text('{"id":"a"}')
+    for batch in range(2):
+        checkpoint.plan(batch, batch)
+        (checkpoint.folder / "commits" / str(batch)).touch()
+    refuse_damaged(checkpoint.location)
+    for batch in (1, 0):
+        (checkpoint.folder / "offsets" / str(batch)).unlink()
+        with pytest.raises(errors.CheckpointBehind, match="has the entry commits/1, but has lost offsets/1"):
+            refuse_damaged(checkpoint.location)

@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
-from oncemq.spark.checkpoint.location import refuse_damaged_metadata
+from oncemq.spark.checkpoint.location import refuse_damaged
 from oncemq.spark.options import sink_options, source_options
 from oncemq.spark.sink import writers
 from oncemq.spark.sink.task import TaskIdentity
@@ -138,7 +138,7 @@ class ModelStream:
     def _run_once(self, url: str, max_per_trigger: int) -> int:
         options = {"url": url, "topics": json.dumps([self.name]), "subscription": self.name}
         options |= {"startingOffsets": "earliest", "checkpointLocation": self.checkpoint.location}
-        refuse_damaged_metadata(self.checkpoint.location)
+        refuse_damaged(self.checkpoint.location)
         reader = StreamReader(source_options(options, is_stream=True))
         driver = _Driver(self.checkpoint, reader, self._out, self._random)
         end = driver.run(ReadMaxRows(max_per_trigger) if max_per_trigger else ReadAllAvailable())

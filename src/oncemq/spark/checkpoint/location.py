@@ -42,7 +42,8 @@ class CheckpointFiles:
 
     def find(self) -> bool:
         """Whether this process can read the checkpoint. If it can't, a warning says once what is not detected."""
-        if self._folder is not None and os.path.isdir(self._folder):
+        # Where paths without a scheme are not local, a folder of the same name may exist on this machine.
+        if self._folder is not None and os.path.isdir(os.path.join(self._folder, "offsets")):
             return True
         if self._location in _unreadable:
             return False
@@ -91,33 +92,44 @@ def _id_in(metadata: bytes) -> str:
         raise ValueError(f"there is no id: {error}") from None
 
 
-def refuse_damaged_metadata(location: str) -> None:
-    """Refuse a checkpoint on this machine that has lost the id of its query. Spark would give it a new id, and targets
-    would take a replayed micro-batch for a new one. Raises CheckpointBehind."""
+def refuse_damaged(location: str) -> None:
+    """Refuse a checkpoint on this machine from which Spark would continue as if nothing were wrong:
+
+    - It has lost the id of its query. Spark would give it a new id, and targets would take a replayed micro-batch for a
+      new one.
+    - It has lost the last entries of `offsets`, but not of `commits`. Spark would plan other micro-batches with these
+      numbers, and after the next start it would believe that they are complete.
+
+    Raises CheckpointBehind."""
     folder = local_folder(location)
     if folder is None:
         return
+    planned, committed = (max(_entries(folder, kind), default=-1) for kind in ("offsets", "commits"))
+    what = _metadata_problem(folder, has_entries=max(planned, committed) >= 0)
+    if not what and committed > planned:
+        what = f"has the entry commits/{committed}, but has lost offsets/{committed}. Restore its newest copy"
+    if what:
+        raise errors.CheckpointBehind(f"the checkpoint {location} {what}, or start with a new checkpoint")
+
+
+def _metadata_problem(folder: str, *, has_entries: bool) -> str:
     try:
         with open(os.path.join(folder, "metadata"), "rb") as file:
             _id_in(file.read())
-        return
     except FileNotFoundError:
-        if not _has_entries(folder):
-            return
-        what = "has lost"
+        what = "has lost" if has_entries else ""
     except ValueError:
         what = "is damaged in"
-    raise errors.CheckpointBehind(
-        f"the checkpoint {location} {what} its file 'metadata', which contains the id of its query. Restore that file, "
-        "or start with a new checkpoint"
-    )
+    else:
+        what = ""
+    return what and f"{what} its file 'metadata', which contains the id of its query. Restore that file"
 
 
-def _has_entries(folder: str) -> bool:
+def _entries(folder: str, kind: str) -> list[int]:
     try:
-        return any(name.isdecimal() for name in os.listdir(os.path.join(folder, "offsets")))
+        return [int(name) for name in os.listdir(os.path.join(folder, kind)) if name.isdecimal()]
     except FileNotFoundError:
-        return False
+        return []
 
 
 def _find_remote(location: str) -> tuple[Any, str] | None:

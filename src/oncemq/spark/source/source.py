@@ -24,6 +24,7 @@ from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.replies import SubscriptionInfo
 from oncemq.spark.checkpoint.durability import sync_checkpoint
+from oncemq.spark.checkpoint.location import refuse_damaged
 from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SourceOptions
 from oncemq.spark.source.fetch import fetch
@@ -110,6 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         subscription = self._subscription or stream_subscription(self._client, self._options)
         if self._subscription is None:
+            refuse_damaged(self._options.checkpoint)
             self._begun = subscription.infos()
         positions = subscription.begin()
         self._subscription = subscription
@@ -226,6 +228,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             subscription = stream_subscription(self._client, self._options)
             known = self._known_positions(start, subscription.bounds())
             if not is_commit:
+                refuse_damaged(self._options.checkpoint)
                 refuse_behind(subscription.infos(known), known)
             subscription.resume(start.topics)
             self._subscription = subscription

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from oncemq.spark.checkpoint.location import refuse_damaged_metadata
+from oncemq.spark.checkpoint.location import refuse_damaged
 from oncemq.spark.session import activate
 from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
 
@@ -45,7 +45,7 @@ def start(
     checkpoint that has lost the id of its query.
     """
     activate(stream.sparkSession)
-    refuse_damaged_metadata(checkpoint)
+    refuse_damaged(checkpoint)
     broker = {"url": url, "timeout": timeout, "checkpointLocation": checkpoint}
     writer = _writer(stream, target, broker, output) if dead is None else _both(stream, dead, target, broker)
     writer = writer.option("checkpointLocation", checkpoint).trigger(**trigger).outputMode(output)
