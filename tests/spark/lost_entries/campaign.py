@@ -164,8 +164,8 @@ class Campaign:
             stream.checkpoint.restore(newest)
             return
         self.account.remedies["a new checkpoint"] += 1
-        if not stream.acks_last:
-            self._repeated[stream.name] |= self._unacked(stream)
+        # None, if the last run has acked its last micro-batch.
+        self._repeated[stream.name] |= self._unacked(stream)
         stream.forget_checkpoint()
         # Copies of the former checkpoint belong to another query.
         for copy in self._copies[stream.name]:
