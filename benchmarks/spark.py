@@ -89,29 +89,34 @@ class Bench:
     # Streams.
 
     def stream_topic(self, size: int) -> float:
-        return self._stream_rate(self._stream(size).writeStream.format("noop"))
+        checkpoint = self._checkpoint()
+        return self._stream_rate(self._stream(size, checkpoint).writeStream.format("noop"), checkpoint)
 
     def stream_to_topic(self, size: int) -> float:
         """The same rows as those of `write_topic`: a column `value`."""
-        topic = f"written.{self._next()}"
-        writer = self._stream(size, columns="value").writeStream.format("oncemq")
-        rate = self._stream_rate(writer.options(url=self._broker.url, topic=topic, create="true"))
+        topic, checkpoint = f"written.{self._next()}", self._checkpoint()
+        writer = self._stream(size, checkpoint, columns="value").writeStream.format("oncemq")
+        rate = self._stream_rate(writer.options(url=self._broker.url, topic=topic, create="true"), checkpoint)
         self._delete(topic)
         return rate
 
-    def _stream(self, size: int, **options: str) -> DataFrame:
+    def _checkpoint(self) -> str:
+        return str(self._folder / f"checkpoint-{self._next()}")
+
+    def _stream(self, size: int, checkpoint: str, **options: str) -> DataFrame:
         reader = self._source(self._spark.readStream.format("oncemq"), size).options(**options)
+        # Without it, the source syncs all file systems of the machine before it acks.
+        reader = reader.option("checkpointLocation", checkpoint)
         reader = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger=self._rows[size] // _BATCHES)
         rows: DataFrame = reader.option("subscription", f"bench-{self._next()}").load()
         return rows
 
     def stream_memory(self, size: int) -> float:
         rows = self._memory(self._spark.readStream.format("memory_batches"), size).load()
-        return self._stream_rate(rows.writeStream.format("noop"))
+        return self._stream_rate(rows.writeStream.format("noop"), self._checkpoint())
 
-    def _stream_rate(self, writer: DataStreamWriter) -> float:
+    def _stream_rate(self, writer: DataStreamWriter, checkpoint: str) -> float:
         """Return the rate without the first batch, which starts processes."""
-        checkpoint = str(self._folder / f"checkpoint-{self._next()}")
         running = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         running.awaitTermination()
         steady = [batch for batch in running.recentProgress if batch["numInputRows"]][1:]
