@@ -41,7 +41,7 @@ _UNFINISHED_S_MAX = 300.0
 #: Options with which the user decides about archives.
 _DECIDED = ("SharedArchiveFile", "ArchiveClassesAtExit", "-Xshare", "AutoCreateSharedArchive")
 #: An archive that does not match is no reason for a warning.
-_QUIET = "-Xlog:disable -Xlog:all=error:stderr"
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _SCRIPT = """\
 #!/bin/sh
 # Python for Spark's workers, without the archives that Spark puts on its path: the same packages are installed.
