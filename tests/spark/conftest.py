@@ -14,10 +14,11 @@ import pytest
 from oncemq.client.sync import Client
 from oncemq.spark import connections
 from oncemq.testing.broker_process import BrokerProcess
-from tests.spark.targets.s3_server import S3Server, running_s3, set_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.spark.targets.s3_server import S3Server
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,6 +38,8 @@ def spark(_one_s3: S3Server, oncemq_spark: SparkSession) -> SparkSession:
 @pytest.fixture(scope="session")
 def _one_s3() -> Iterator[S3Server]:
     """Spark's workers get the variables that lead to it from the JVM, so they are set before it starts."""
+    from tests.spark.targets.s3_server import running_s3, set_environment
+
     with running_s3() as server, pytest.MonkeyPatch.context() as patch:
         set_environment(server, patch)
         yield server
