@@ -63,9 +63,9 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 _SHARED = ("url", "timeout")
 #: Options that have no meaning for a batch read.
-_STREAM_ONLY = ("subscription", "checkpointLocation", *STREAM_LIMITS)
+STREAM_ONLY = ("subscription", "checkpointLocation", *STREAM_LIMITS)
 _READING = (*STARTING, *ENDING, *BATCH_LIMITS, "failOnDataLoss", "columns", *TYPED_SOURCE)
-SOURCE = (*_SHARED, *SELECTING, *_STREAM_ONLY, *_READING)
+SOURCE = (*_SHARED, *SELECTING, *STREAM_ONLY, *_READING)
 SINK = (
     *_SHARED,
     "topic",
@@ -88,7 +88,7 @@ def source_options(raw: Mapping[str, str], *, is_stream: bool | None) -> SourceO
     if is_stream:
         _check_stream(options)
     elif is_stream is False:
-        for name in _STREAM_ONLY:
+        for name in STREAM_ONLY:
             if name in options:
                 raise errors.SettingInvalid(f"'{name}' is for streams; leave it out of a batch read")
     batch_limits, task_limits = parse_limits(options)

@@ -92,6 +92,16 @@ def test_on_a_cluster_executors_find_the_driver_and_may_be_created(tmp_path: Pat
     assert claim["persistentVolumeClaim"]["claimName"] == "checkpoints"
 
 
+def test_the_settings_of_an_object_store_are_secrets_of_driver_and_executors(tmp_path: Path) -> None:
+    file = Path(topics(tmp_path))
+    target = "  delta: s3://lake/copies\n  storage: {access_key_id: LAKE_KEY}"
+    file.write_text(file.read_text().replace("  topic: copies\n  create: true", target))
+    driver = container(rendered(str(file), master="k8s://https://kubernetes.default.svc", secret="lake")["Job"])
+    assert "spark.kubernetes.executor.secretKeyRef.LAKE_KEY=lake:LAKE_KEY" in driver["command"]
+    (variable,) = [each for each in driver["env"] if each["name"] == "LAKE_KEY"]
+    assert variable["valueFrom"] == {"secretKeyRef": {"name": "lake", "key": "LAKE_KEY"}}
+
+
 def test_what_would_be_lost_with_the_container_is_refused(tmp_path: Path) -> None:
     file = Path(topics(tmp_path))
     file.write_text(file.read_text().replace("  topic: copies\n  create: true", "  parquet: ./lake"))

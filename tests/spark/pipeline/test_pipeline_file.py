@@ -482,3 +482,14 @@ def test_a_file_that_is_nested_very_deeply_is_a_problem_of_the_file(tmp_path: Pa
     file.write_text("name: totals\nsource: \n  " + opening * 5_000)
     [problem] = validate(str(file)).problems
     assert (problem.line, problem.text) == (3, "values are nested too deeply")
+
+
+def test_problems_of_this_machine_do_not_matter_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "a-file").touch()
+    text = changed(("  topic: totals", "  parquet: s3://lake/x\n  storage: {region: NOT_SET}"))
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(text + f"checkpoint: {tmp_path}/a-file/checkpoint\n")
+    assert len(validate(str(file)).problems) == 2
+    assert validate(str(file), runs_here=False).problems == []
+    file.write_text(text.replace("s3://lake/x", "ftp://lake/x"))
+    assert len(validate(str(file), runs_here=False).problems) == 2

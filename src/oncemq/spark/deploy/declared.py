@@ -1,7 +1,7 @@
 """The file of a pipeline as it is deployed: its text, and the environment variables that it needs where it runs.
 
-The values of variables may be secrets. They are never read here: a file is checked with a placeholder for each variable
-that is not set.
+The values of variables may be secrets. They are never read here: a file is checked with a placeholder for each one.
+Problems of this machine, such as a folder that is not writable, do not matter where the pipeline will run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DeclaredPipeline(msgspec.Struct, frozen=True, kw_only=True):
     #: As it was given, and its text.
     file: str
     text: str
-    #: The environment variables that the file mentions, in their order.
+    #: The environment variables that the file names, in their order.
     variables: tuple[str, ...]
 
     @property
@@ -76,8 +76,14 @@ def read_declared(file: str) -> DeclaredPipeline:
     """Raises PipelineInvalid, with all problems, and OSError."""
     with open(file, encoding="utf-8") as stream:
         text = stream.read()
-    validated = validate(file, _Variables())
+    validated = validate(file, _Variables(), runs_here=False)
     if validated.pipeline is None:
         raise errors.PipelineInvalid("\n".join(problem.message for problem in validated.problems))
-    variables = tuple(dict.fromkeys(_VARIABLE.findall(text)))
-    return DeclaredPipeline(pipeline=validated.pipeline, file=file, text=text, variables=variables)
+    names = [*_VARIABLE.findall(text), *_storage_variables(validated.pipeline)]
+    return DeclaredPipeline(pipeline=validated.pipeline, file=file, text=text, variables=tuple(dict.fromkeys(names)))
+
+
+def _storage_variables(pipeline: Pipeline) -> list[str]:
+    """The variables with the settings of an object store."""
+    target = pipeline.target
+    return list(target.storage.values()) if isinstance(target, ParquetTarget | DeltaTarget) else []

@@ -117,6 +117,14 @@ class _Renderer:
     def _needs_volume(self) -> bool:
         return self._declared.is_checkpoint_local or bool(self._declared.local_folders)
 
+    @property
+    def _variables(self) -> tuple[str, ...]:
+        return self._declared.variables
+
+    @property
+    def _secret(self) -> str:
+        return self._options.secret or self._name
+
     def _metadata(self, name: str = "") -> Manifest:
         return {"name": name or self._name, "namespace": self._options.namespace, "labels": self._labels}
 
@@ -254,6 +262,7 @@ class _Renderer:
             # Executors are deleted with the pod of their driver.
             "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
             "spark.pyspark.python": options.python,
+            **{f"spark.kubernetes.executor.secretKeyRef.{name}": f"{self._secret}:{name}" for name in self._variables},
             **options.conf,
         }
 
@@ -268,9 +277,8 @@ class _Renderer:
             found.append({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
         if options.url:
             found.append({"name": "ONCEMQ_URL", "value": options.url})
-        secret = options.secret or self._name
-        for name in self._declared.variables:
-            found.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}})
+        for name in self._variables:
+            found.append({"name": name, "valueFrom": {"secretKeyRef": {"name": self._secret, "key": name}}})
         return found
 
     def _volumes(self) -> list[Manifest]:

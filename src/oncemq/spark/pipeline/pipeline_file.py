@@ -22,8 +22,10 @@ class ValidatedFile(msgspec.Struct, frozen=True):
     problems: list[FileProblem]
 
 
-def validate(file: str, environment: Mapping[str, str] = os.environ) -> ValidatedFile:
-    """Read a file and find all of its problems. Raises OSError if the file can't be read."""
+def validate(file: str, environment: Mapping[str, str] = os.environ, *, runs_here: bool = True) -> ValidatedFile:
+    """Read a file and find all of its problems. Raises OSError if the file can't be read.
+
+    `runs_here`: also find the problems of this machine, such as a folder that is not writable."""
     document = read(file, environment)
     folder = folder_of(file)
     partial = read_partial(document, folder)
@@ -31,7 +33,9 @@ def validate(file: str, environment: Mapping[str, str] = os.environ) -> Validate
         # Something is not missing if the reader could not read it.
         unread = {problem.path[:-1] for problem in document.problems}
         document.problems += [
-            problem for problem in check(partial, folder) if not (problem.is_missing and problem.path in unread)
+            problem
+            for problem in check(partial, folder)
+            if not (problem.is_missing and problem.path in unread) and (runs_here or not problem.is_local)
         ]
     problems = document.file_problems()
     return ValidatedFile(document, None if problems else partial.to_pipeline(), problems)

@@ -23,6 +23,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     is_key: bool = False
     #: Something is missing. It may also be present and unreadable, which is another problem.
     is_missing: bool = False
+    #: It is a problem of this machine. The pipeline may run on another one, which does not have it.
+    is_local: bool = False
 
     @property
     def message(self) -> str:
@@ -46,6 +48,11 @@ class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
 def problem(path: Path, text: str, advice: str, offset: int | None = None) -> Problem:
     """A problem with the value at a path."""
     return Problem(path=path, text=text, advice=advice, offset=offset)
+
+
+def local_problem(path: Path, text: str, advice: str) -> Problem:
+    """A problem of this machine with the value at a path."""
+    return Problem(path=path, text=text, advice=advice, is_local=True)
 
 
 def path_text(path: Path) -> str:

@@ -12,9 +12,11 @@ from pyspark.sql import SparkSession
 from oncemq.client.sync import Client
 from oncemq.spark.audit.pipelines.report import BY_BATCH, BY_OFFSET, BY_TOTAL, NOT_JUDGED
 from oncemq.spark.pipeline import Pipeline, Source, Transform
+from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget
 from oncemq.testing.broker_process import BrokerProcess
 from tests.spark.audit.pipelines import audited
 from tests.spark.audit.pipelines.audited import MESSAGES, TOPIC, audit, audit_one, pipeline, put_orders, run_all
+from tests.spark.targets.s3_server import BUCKET, STORAGE, S3Server
 
 
 @pytest.fixture
@@ -125,3 +127,22 @@ def test_what_a_pipeline_does_not_tell_is_not_judged(
     ]
     distinct = msgspec.structs.replace(table, transform=Transform(sql="SELECT DISTINCT id FROM messages"))
     assert audit_one(spark, broker.url, distinct).judged_by == NOT_JUDGED
+
+
+def test_targets_in_an_object_store_are_judged_too(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, s3: S3Server
+) -> None:
+    client.create_topic(TOPIC, retain_ms=3_600_000)
+    put_orders(client, 0, MESSAGES)
+    sql = "SELECT *, id % 2 AS half FROM messages"
+    files = ParquetTarget(path=f"s3://{BUCKET}/files", storage=STORAGE, partition_by=("half",))
+    ran = [
+        pipeline(tmp_path, "files", files, sql),
+        pipeline(tmp_path, "table", DeltaTarget(path=f"s3://{BUCKET}/table", storage=STORAGE)),
+    ]
+    run_all(spark, broker.url, ran)
+    report = audit(spark, broker.url, *ran)
+    assert [(each.judged_by, each.rows, each.faults) for each in report.pipelines] == [(BY_OFFSET, 25, {})] * 2
+    first = next(path for path in s3.names("files") if path.endswith("-00000000-00000.parquet"))
+    s3.store("files").delete(first)
+    assert audit_one(spark, broker.url, ran[0]).faults == {"lost": 5, "wrong_count": 1, "missing_file": 1}

@@ -14,10 +14,13 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from oncemq.spark.audit.pipelines.subject import Subject
+from oncemq.spark.options import STREAM_ONLY
 from oncemq.spark.pipeline.model import Input
 from oncemq.spark.pipeline.runs.stream import source_options
 from oncemq.spark.pipeline.transform import apply_transform
 from oncemq.spark.pipeline.value_decoder import decode_values
+from oncemq.spark.source.offset_options import STARTING
+from oncemq.spark.source.topic_selection import SELECTING
 
 EACH = "each"
 SOME = "some"
@@ -29,8 +32,6 @@ _DROPS = {"Filter"}
 _MULTIPLIES = {"Generate", "Expand"}
 #: Functions that Spark calls deterministic, because they have one value in a query.
 _TIMES = re.compile(r"\b(current_(timestamp|date|time)|now|localtimestamp)\b", re.IGNORECASE)
-#: Options of a stream that a batch does not have.
-_STREAM_ONLY = {"subscription", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "pattern"}
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -46,7 +47,7 @@ def pipeline_shape(subject: Subject) -> Shape:
     if len(pipeline.inputs) != 1 or pipeline.tables or pipeline.output != "append":
         return Shape(OTHER, (), is_repeatable=False)
     ((view, each),) = pipeline.inputs.items()
-    rows = view_rows(subject, view, {"topics": '["any"]'})
+    rows = view_rows(subject, view, {})
     empty = subject.spark.createDataFrame([], rows.schema)
     result = apply_transform({view: empty}, pipeline.transform, subject.folder)
     kind = plan_shape(result)
@@ -56,11 +57,11 @@ def pipeline_shape(subject: Subject) -> Shape:
 
 
 def view_rows(subject: Subject, view: str, selection: Mapping[str, str]) -> DataFrame:
-    """The rows of a view as a batch. `selection`: options that say which messages are read."""
+    """The rows of a view as a batch. `selection`: options that say which messages are read; {} = all of the source."""
     each = subject.pipeline.inputs[view]
     given = source_options(subject.pipeline, view, subject.url)
-    options = {name: value for name, value in given.items() if name not in _STREAM_ONLY}
-    options |= {"startingOffsets": "earliest", **selection}
+    replaced = {*STREAM_ONLY, *STARTING, *(SELECTING if selection else ())}
+    options = {name: value for name, value in given.items() if name not in replaced} | dict(selection)
     messages = subject.spark.read.format("oncemq").options(**options).load()
     return decode_values(messages, each.value, each.source.columns)
 

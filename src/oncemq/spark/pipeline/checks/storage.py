@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from oncemq.spark.pipeline.problems import Path, Problem, nearest, problem
+from oncemq.spark.pipeline.problems import Path, Problem, local_problem, nearest, problem
 from oncemq.spark.targets.objects.location import SCHEMES
 
 #: The jars that Hadoop's file systems for object stores need.
@@ -48,11 +48,11 @@ def _check_objects(path: str, key: Path, storage: Mapping[str, str]) -> Iterator
     if not path.partition("://")[2].partition("/")[0]:
         yield problem(key, f"{path} names no bucket", "write s3://BUCKET/FOLDER")
     if importlib.util.find_spec("obstore") is None:
-        yield problem(key, "obstore is not installed", 'pip install "oncemq[objects]"')
+        yield local_problem(key, "obstore is not installed", 'pip install "oncemq[objects]"')
     for name, variable in storage.items():
         if variable not in os.environ:
             text = f"the environment variable {variable} is not set"
-            yield problem(("target", "storage", name), text, "set it, here and where the tasks run")
+            yield local_problem(("target", "storage", name), text, "set it, here and where the tasks run")
 
 
 def check_checkpoint_folder(path: str, key: Path) -> Iterator[Problem]:
@@ -69,7 +69,7 @@ def check_checkpoint_folder(path: str, key: Path) -> Iterator[Problem]:
             f"put {_JARS[scheme]} and what it needs into Spark's folder `jars`, or name them in spark-defaults.conf "
             "(spark.jars, spark.jars.packages); or write a path on a disk"
         )
-        yield problem(key, f"Spark can't store a checkpoint in {scheme}:// without a jar", advice)
+        yield local_problem(key, f"Spark can't store a checkpoint in {scheme}:// without a jar", advice)
 
 
 def _has_jar(name: str) -> bool:
@@ -91,6 +91,6 @@ def _check_local(path: str, key: Path) -> Iterator[Problem]:
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing) or "."
     if not os.path.isdir(existing):
-        yield problem(key, f"{path} can't be a folder: {existing} is a file", "choose another path")
+        yield local_problem(key, f"{path} can't be a folder: {existing} is a file", "choose another path")
     elif not os.access(existing, os.W_OK | os.X_OK):
-        yield problem(key, f"{existing} is not writable", "change its permissions, or choose another path")
+        yield local_problem(key, f"{existing} is not writable", "change its permissions, or choose another path")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 from oncemq.spark.audit.pipelines.identity import Identity
 from oncemq.spark.audit.pipelines.readers.topic import read_topic, topic_columns
 from oncemq.spark.audit.pipelines.subject import Subject
 from oncemq.spark.audit.pipelines.targets import TargetContent
 from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
+
+_SCRATCH = "oncemq-audit-"
 
 
 @contextmanager
@@ -25,16 +28,18 @@ def read_content(
     elif isinstance(target, ParquetTarget):
         from oncemq.spark.audit.pipelines.readers.parquet import read_parquet
 
-        yield read_parquet(spark, target, query_id, identity, only_topic)
+        with TemporaryDirectory(prefix=_SCRATCH) as scratch:
+            yield read_parquet(spark, target, query_id, identity, only_topic, scratch)
     elif isinstance(target, DeltaTarget):
         from oncemq.spark.audit.pipelines.readers.delta import read_delta
 
-        yield read_delta(spark, target, query_id, identity, only_topic)
+        with TemporaryDirectory(prefix=_SCRATCH) as scratch:
+            yield read_delta(spark, target, query_id, identity, only_topic, scratch)
     elif isinstance(target, PostgresTarget):
         from oncemq.spark.audit.pipelines.readers.postgres import read_postgres
 
-        with read_postgres(spark, target, query_id, identity, only_topic) as content:
-            yield content
+        with TemporaryDirectory(prefix=_SCRATCH) as scratch:
+            yield read_postgres(spark, target, query_id, identity, only_topic, scratch)
     else:
         yield TargetContent(rows=None, remarks=("the console keeps nothing",))
 

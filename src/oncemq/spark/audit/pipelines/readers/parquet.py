@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 
@@ -14,30 +13,36 @@ from oncemq.spark.audit.pipelines.readers.parquet_files import count_rows, read_
 from oncemq.spark.audit.pipelines.targets import TargetContent
 from oncemq.spark.targets.declarations import ParquetTarget
 from oncemq.spark.targets.files.commit_log import LastBatch
-from oncemq.spark.targets.files.file_writer import local_path
+from oncemq.spark.targets.files.disk import Disk
+from oncemq.spark.targets.files.folder import Folder, visible_files
+from oncemq.spark.targets.open_folder import open_folder
 
 _NAME = re.compile(r"part-(?P<query>[0-9a-f-]{36})-(?P<batch>\d{8,})-(?P<index>\d{5,})\.parquet")
 
 
 class _File(msgspec.Struct, frozen=True):
     path: str
-    query: str
     batch: int
     index: int
 
 
 def read_parquet(
-    spark: SparkSession, target: ParquetTarget, query_id: str, identity: Identity | None, only_topic: str
+    spark: SparkSession,
+    target: ParquetTarget,
+    query_id: str,
+    identity: Identity | None,
+    only_topic: str,
+    scratch: str,
 ) -> TargetContent:
-    root = local_path(target.path)
-    files, others = _files(root, query_id)
+    folder = open_folder(target.path, target.storage, Disk())
+    files, others = _files(folder, query_id)
     by_batch: dict[int, list[_File]] = {}
     for file in files:
         by_batch.setdefault(file.batch, []).append(file)
-    last = _last_batch(root, query_id)
-    rows_by_batch = count_rows({batch: [file.path for file in found] for batch, found in by_batch.items()})
+    last = _last_batch(folder, query_id)
+    rows_by_batch = count_rows(folder, {batch: [file.path for file in found] for batch, found in by_batch.items()})
     return TargetContent(
-        rows=read_files(spark, root, [file.path for file in files], identity, only_topic),
+        rows=read_files(spark, folder, [file.path for file in files], identity, only_topic, scratch),
         count=sum(rows_by_batch.values()),
         last_batch=last.batch,
         contents={last.batch: bytes.fromhex(last.content)},
@@ -48,19 +53,15 @@ def read_parquet(
     )
 
 
-def _files(root: str, query_id: str) -> tuple[list[_File], int]:
+def _files(folder: Folder, query_id: str) -> tuple[list[_File], int]:
     """The published files of the query, and the number of those of others."""
     found, others = [], 0
-    for folder, folders, names in os.walk(root):
-        # Readers ignore folders and files that begin with an underscore or a dot.
-        folders[:] = [name for name in folders if not name.startswith(("_", "."))]
-        for name in names:
-            match = _NAME.fullmatch(name)
-            if match is not None and match["query"] == query_id:
-                path = os.path.join(folder, name)
-                found.append(_File(path, match["query"], int(match["batch"]), int(match["index"])))
-            elif name.endswith(".parquet") and not name.startswith(("_", ".")):
-                others += 1
+    for file in visible_files(folder):
+        match = _NAME.fullmatch(file.path.rpartition("/")[2])
+        if match is not None and match["query"] == query_id:
+            found.append(_File(file.path, int(match["batch"]), int(match["index"])))
+        else:
+            others += 1
     return found, others
 
 
@@ -72,10 +73,6 @@ def _missing(by_batch: dict[int, list[_File]]) -> Iterator[str]:
             yield f"file {index} of micro-batch {batch}"
 
 
-def _last_batch(root: str, query_id: str) -> LastBatch:
-    path = os.path.join(root, "_oncemq", query_id, "last.json")
-    try:
-        with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(), type=LastBatch)
-    except FileNotFoundError:
-        return LastBatch(-1)
+def _last_batch(folder: Folder, query_id: str) -> LastBatch:
+    data = folder.read(f"_oncemq/{query_id}/last.json")
+    return LastBatch(-1) if data is None else msgspec.json.decode(data, type=LastBatch)

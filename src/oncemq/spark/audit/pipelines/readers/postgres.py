@@ -3,52 +3,56 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
 import pyarrow as pa
-import pyarrow.parquet as pq
 from psycopg import sql
 from pyspark.sql import SparkSession
 
 from oncemq.spark.audit.pipelines.identity import Identity
-from oncemq.spark.audit.pipelines.readers.parquet_files import read_files
+from oncemq.spark.audit.pipelines.readers.parquet_files import read_files, write_texts
 from oncemq.spark.audit.pipelines.targets import TargetContent
 from oncemq.spark.targets.declarations import PostgresTarget
+from oncemq.spark.targets.files.disk import Disk
+from oncemq.spark.targets.files.folder import LocalFolder
 from oncemq.spark.targets.postgres.table import Connection, TargetTable, find_table, open_connection
 
 _CHUNK = 50_000
+_FILE = "rows.parquet"
 #: Older tables have no column `content`.
 _BATCHES = "select query, batch, to_jsonb(b) ->> 'content' from {} b where target = %s"
 
 
-@contextmanager
 def read_postgres(
-    spark: SparkSession, target: PostgresTarget, query_id: str, identity: Identity | None, only_topic: str
-) -> Iterator[TargetContent]:
-    with open_connection(target.url) as connection, TemporaryDirectory(prefix="oncemq-audit-") as folder:
+    spark: SparkSession,
+    target: PostgresTarget,
+    query_id: str,
+    identity: Identity | None,
+    only_topic: str,
+    scratch: str,
+) -> TargetContent:
+    folder = LocalFolder(scratch, Disk())
+    with open_connection(target.url) as connection:
         table = find_table(connection, target.table)
         if table is None:
-            yield TargetContent(rows=read_files(spark, folder, [], identity, only_topic), count=0, last_batch=-1)
-            return
+            rows = read_files(spark, folder, [], identity, only_topic, scratch)
+            return TargetContent(rows=rows, count=0, last_batch=-1)
         # One snapshot, so that rows and micro-batches belong together.
         with connection.transaction():
             connection.execute("set transaction isolation level repeatable read read only")
             batches = _batches(connection, table)
             count = _count(connection, table)
-            paths = [_copy(connection, table, identity, folder)] if identity is not None and count else []
-        last, content = batches.get(query_id, (-1, b""))
-        yield TargetContent(
-            rows=read_files(spark, folder, paths, identity, only_topic),
-            count=count,
-            last_batch=last,
-            records_empty_batches=True,
-            contents={last: content} if content else {},
-            has_other_writers=bool(batches.keys() - {query_id}),
-        )
+            paths = [_copy(connection, table, identity, scratch)] if identity is not None and count else []
+    last, content = batches.get(query_id, (-1, b""))
+    return TargetContent(
+        rows=read_files(spark, folder, paths, identity, only_topic, scratch),
+        count=count,
+        last_batch=last,
+        records_empty_batches=True,
+        contents={last: content} if content else {},
+        has_other_writers=bool(batches.keys() - {query_id}),
+    )
 
 
 def _batches(connection: Connection, table: TargetTable) -> dict[str, tuple[int, bytes]]:
@@ -65,16 +69,17 @@ def _count(connection: Connection, table: TargetTable) -> int:
     return 0 if found is None else int(found[0])
 
 
-def _copy(connection: Connection, table: TargetTable, identity: Identity, folder: str) -> str:
-    """Copy the columns of identities, as text, to a file."""
-    path = os.path.join(folder, "identities.parquet")
+def _copy(connection: Connection, table: TargetTable, identity: Identity, scratch: str) -> str:
+    """Copy the columns of identities, as texts, to a file, and return its name."""
     names = identity.columns
     columns = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names)
-    schema = pa.schema([(name, pa.string()) for name in names])
     query = sql.SQL("select {} from {}").format(columns, table.identifier)
-    with psycopg.ServerCursor(connection, "oncemq_audit") as cursor, pq.ParquetWriter(path, schema) as writer:
+    with (
+        psycopg.ServerCursor(connection, "oncemq_audit") as cursor,
+        write_texts(os.path.join(scratch, _FILE), names) as writer,
+    ):
         cursor.execute(query)
         while chunk := cursor.fetchmany(_CHUNK):
             arrays: list[Any] = [pa.array(column, pa.string()) for column in zip(*chunk, strict=True)]
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
-    return path
+            writer.write_batch(pa.record_batch(arrays, schema=writer.schema))
+    return _FILE
