@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from oncemq.protocol import errors
 from tests.spark.checkpoints import Checkpoint
@@ -237,4 +238,18 @@ def test_a_batch_that_an_earlier_version_wrote_is_recognised(sink: Sink, checkpo
     sink.run([range(10)], batch=0)
     run_planned(sink, checkpoint, 0, range(10))
     run_planned(sink, checkpoint, 1, range(10, 20))
+    assert sink.numbers() == list(range(20))
+
+
+def test_a_delta_table_keeps_the_content_when_its_log_is_cleaned_up(tmp_path: Path, checkpoint: Checkpoint) -> None:
+    sink = DeltaFolder(tmp_path / "numbers")
+    run_planned(sink, checkpoint, 0, range(10))
+    run_planned(sink, checkpoint, 1, range(10, 20))
+    table = DeltaTable(str(sink.folder))
+    table.create_checkpoint()
+    for entry in (sink.folder / "_delta_log").glob("*.json"):
+        entry.unlink()
+    run_planned(sink, checkpoint, 1, range(10, 20))
+    with pytest.raises(errors.BatchChanged):
+        run_planned(sink, checkpoint, 1, range(10, 30))
     assert sink.numbers() == list(range(20))
