@@ -66,7 +66,9 @@ def test_the_first_java_archives_classes_and_later_ones_use_them(cache: Path, ru
 def test_an_archive_that_was_left_incomplete_is_written_again(cache: Path, runtime: str) -> None:
     new = Path(startup.class_archive_options(runtime, "").partition("-XX:ArchiveClassesAtExit=")[2])
     new.write_bytes(b"")
-    os.utime(new, (1, 1))
+    (cache / "classes" / "former.jsa").write_bytes(COMPLETE)
+    for path in (new, cache / "classes" / "former.jsa"):
+        os.utime(path, (1, 1))
     assert "-XX:ArchiveClassesAtExit=" in startup.class_archive_options(runtime, "")
     assert os.listdir(cache / "classes") == []
 

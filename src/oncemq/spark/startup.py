@@ -19,6 +19,7 @@ match. It writes the head of an archive last, so that one that is incomplete is 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -38,6 +39,8 @@ _MAGIC = (0xF00BABA8).to_bytes(4, "little")
 _FREE_BYTES_MIN = 2 << 30
 #: An unfinished archive that is older belongs to a JVM that was killed.
 _UNFINISHED_S_MAX = 300.0
+#: An archive that was not used for this time is removed when another one is created.
+_UNUSED_S_MAX = 30 * 86_400.0
 #: Options with which the user decides about archives.
 _DECIDED = ("SharedArchiveFile", "ArchiveClassesAtExit", "-Xshare", "AutoCreateSharedArchive")
 #: An archive that does not match is no reason for a warning.
@@ -84,6 +87,8 @@ def class_archive_options(runtime: str, options: str) -> str:
     archive = java.cache_folder() / "classes" / f"{_key(runtime, home)}.jsa"
     _adopt(archive)
     if _is_complete(archive):
+        with contextlib.suppress(OSError):
+            os.utime(archive)
         return f"{_QUIET} -XX:SharedArchiveFile={archive}"
     if not _may_create(archive):
         return ""
@@ -127,10 +132,18 @@ def _may_create(archive: Path) -> bool:
     try:
         archive.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         archive.unlink(missing_ok=True)
+        _remove_unused(archive.parent)
         free = shutil.disk_usage(archive.parent).free
     except OSError:
         return False
     return free >= _FREE_BYTES_MIN and not any(archive.parent.glob(f"{archive.stem}.*.new"))
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the archives of other versions that no session has used for a month."""
+    for path in folder.glob("*.jsa"):
+        if time.time() - path.stat().st_mtime > _UNUSED_S_MAX:
+            path.unlink(missing_ok=True)
 
 
 def _is_complete(path: Path) -> bool:
