@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from oncemq.cli.main import cli
 from oncemq.protocol.errors import PipelineInvalid
 from oncemq.spark.lake import archive, restore
 from oncemq.spark.lake.archiver import archive_pipeline
@@ -44,6 +46,14 @@ def test_topics_are_archived_in_a_store_and_restored(
     assert messages(client, "again") == expected
     [repeated] = restore(f"s3://lake/{tmp_path.name}/", to="again", url=broker.url, session=spark)
     assert repeated.before
+
+
+def test_the_command_accepts_urls(s3: S3Server, broker: BrokerProcess, tmp_path: Path) -> None:
+    arguments = ["pipeline", "restore", "--to", "x", "--url", broker.url, "--from"]
+    result = CliRunner().invoke(cli, [*arguments, f"s3://lake/{tmp_path.name}"])
+    assert result.exit_code == PipelineInvalid.exit_code
+    assert f"s3://lake/{tmp_path.name} is not an archive" in result.output
+    assert "does not exist" in CliRunner().invoke(cli, [*arguments, str(tmp_path / "nothing")]).output
 
 
 def test_the_checkpoint_of_an_archive_in_a_store_is_elsewhere(s3: S3Server) -> None:

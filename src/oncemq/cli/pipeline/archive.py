@@ -35,7 +35,13 @@ from oncemq.cli.support.options import TOPIC, Reach, json_option, reaches_broker
 @click.option(
     "--pattern", metavar="PATTERN", default="", help="All topics that match, including topics that are created later."
 )
-@click.option("--to", "folder", metavar="DIR", required=True, help="The folder of the archive.")
+@click.option(
+    "--to",
+    "folder",
+    metavar="DIR",
+    required=True,
+    help="The folder of the archive; also in an object store (s3://...).",
+)
 @click.option(
     "--format",
     "kind",

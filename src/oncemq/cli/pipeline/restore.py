@@ -36,6 +36,15 @@ class IsoTime(ParamType):
             self.fail(f"{value!r} is not a time, such as 2026-01-31T12:00:00Z.", param, ctx)
 
 
+class ArchiveFolder(click.Path):
+    """An existing folder, or a URL in an object store."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from oncemq.spark.targets.objects.location import is_object_url
+
+        return value if is_object_url(str(value)) else super().convert(value, param, ctx)
+
+
 @click.command(
     cls=Documented,
     exits=(*BROKER_EXITS, 1, 5, 143),
@@ -52,8 +61,8 @@ class IsoTime(ParamType):
     "folder",
     metavar="DIR",
     required=True,
-    type=click.Path(exists=True, file_okay=False),
-    help="The folder of the archive.",
+    type=ArchiveFolder(exists=True, file_okay=False),
+    help="The folder of the archive; also in an object store (s3://...).",
 )
 @click.option("--to", metavar="TOPIC", type=TOPIC, default="", help="The topic that gets the messages.")
 @click.option(

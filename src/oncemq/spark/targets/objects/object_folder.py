@@ -94,7 +94,9 @@ class ObjectFolder:
         try:
             with self._explain():
                 found = self._obstore.get(self._store, path)
-                before, tag = bytes(found.bytes()), found.meta["e_tag"]
+                before = bytes(found.bytes())
+                # S3 and Azure compare the tag, Google Cloud Storage the version.
+                expected = {name: found.meta[name] for name in ("e_tag", "version") if found.meta.get(name)}
         except FileNotFoundError:
             return self.create(path, change(None))
         after = change(before)
@@ -102,7 +104,7 @@ class ObjectFolder:
             return True
         try:
             with self._explain():
-                self._obstore.put(self._store, path, after, mode={"e_tag": tag})
+                self._obstore.put(self._store, path, after, mode=expected)
         except PreconditionError:
             return False
         return True
