@@ -29,6 +29,7 @@ PYTEST = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:hypoth
 SAID = {
     "asyncio": ["one pizza", "in parallel"],
     "delivery-options": ["has reached its quota", "was deleted"],
+    "frames": ["column 'price' is string"],
     "http-queue": ["one pizza and two salads", "has no subscriptions", "there is no message"],
     "inbox": ["took over", "from an older copy"],
     "outbox": ["no topic", "another process has opened", "restored from a copy"],

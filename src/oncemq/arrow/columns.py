@@ -29,6 +29,7 @@ TYPES: dict[str, Any] = {
     "headers": pa.map_(pa.string(), pa.binary()),
     "timestamp": pa.timestamp("us", "UTC"),
     "idempotency_key": pa.string(),
+    "schema_version": pa.int32(),
 }
 
 _decode_headers = msgspec.msgpack.Decoder(dict[str, bytes]).decode
@@ -133,6 +134,10 @@ class _Columns:
 
     def timestamp(self) -> Any:
         return _from_numbers(TYPES["timestamp"], [batch.times_us() for batch in self._batches])
+
+    def schema_version(self) -> Any:
+        versions = [(batch.layout.schema_version, batch.head.count) for batch in self._batches]
+        return pa.array(np.concatenate([np.full(count, version, np.int32) for version, count in versions]))
 
     def idempotency_key(self) -> Any:
         return idempotency_keys(self._fetched.topic_id, self._runs())

@@ -94,6 +94,14 @@ def _to_binary(column: Any) -> Any:
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 
+def version_runs(versions: Any) -> list[tuple[int, int, int]]:
+    """Return (start, count, version) for each run of equal versions in a column; null is 0."""
+    numbers = versions.fill_null(0).to_numpy()
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1)).tolist() if len(numbers) else []
+    ends = [*starts[1:], len(numbers)]
+    return [(start, end - start, int(numbers[start])) for start, end in zip(starts, ends, strict=True)]
+
+
 def build_payloads(rows: MessageColumns, bytes_max: int, schema_version: int = 0) -> Iterator[Payload]:
     """Encode rows, in their order, as batches of at most `bytes_max` without head and padding. A larger row is a batch
     of its own. `schema_version` is the version of the topic's schema that the values match; 0 = the topic has none."""

@@ -10,7 +10,7 @@ import msgspec
 from oncemq.protocol import errors
 from oncemq.spark.option_names import KAFKA_SINK, KAFKA_SOURCE, STREAM_SINK
 from oncemq.spark.raw_options import RawOptions
-from oncemq.spark.schema import NAMES
+from oncemq.spark.schema import NAMES, SPARK_TYPES
 from oncemq.spark.source.limit_options import BATCH_LIMITS, STREAM_LIMITS, BatchLimits, TaskLimits, parse_limits
 from oncemq.spark.source.offset_options import ENDING, STARTING, parse_end, parse_start
 from oncemq.spark.source.offset_spec import TopicOffsets
@@ -56,6 +56,8 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: The rows have the columns of the topic's schema. `schema_version` 0 = of the newest version.
     is_typed: bool = False
     schema_version: int = 0
+    #: The column `schema_version` says which version of the topic's schema each value matches.
+    keeps_versions: bool = False
     #: Where Spark stores what the query has planned; "" = it is not known.
     checkpoint: str = ""
     timeout_s: float = 30.0
@@ -73,6 +75,7 @@ SINK = (
     "retain",
     "timestamps",
     *SCHEMA_OPTIONS,
+    "schemaVersions",
     "writeId",
     "writeNumber",
     "checkpointLocation",
@@ -143,6 +146,7 @@ def sink_options(raw: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         write_number=options.number("writeNumber"),
         is_typed=_is_typed(options),
         schema_version=options.number("schemaVersion"),
+        keeps_versions=options.choice("schemaVersions", ("check", "keep")) == "keep",
         checkpoint=options.text("checkpointLocation"),
         timeout_s=options.duration_ms("timeout", _TIMEOUT) / 1000,
     )
@@ -176,8 +180,9 @@ def broker_url(url: str) -> str:
 def _columns(options: RawOptions, default: tuple[str, ...]) -> tuple[str, ...]:
     chosen = tuple(options.names("columns")) if options.text("columns") else default
     for name in chosen:
-        if name not in NAMES:
-            raise errors.SettingInvalid(f"'columns': there is no column '{name}'; the columns are {', '.join(NAMES)}")
+        if name not in SPARK_TYPES:
+            known = ", ".join(SPARK_TYPES)
+            raise errors.SettingInvalid(f"'columns': there is no column '{name}'; the columns are {known}")
     if len(set(chosen)) != len(chosen):
         raise errors.SettingInvalid("'columns' names a column twice")
     return chosen

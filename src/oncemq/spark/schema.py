@@ -12,7 +12,9 @@ SPARK_TYPES = {
     "headers": "map<string, binary>",
     "timestamp": "timestamp",
     "idempotency_key": "string",
+    "schema_version": "int",
 }
-NAMES = tuple(SPARK_TYPES)
+#: The columns that are read unless others are chosen.
+NAMES = tuple(name for name in SPARK_TYPES if name != "schema_version")
 #: With typed columns, and in pipelines.
 MESSAGE_PREFIX = COLUMN_PREFIX

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import (
     BinaryType,
     DateType,
+    IntegerType,
     LongType,
     MapType,
     StringType,
@@ -43,6 +44,7 @@ KINDS = {
     "headers": MapType(StringType(), BinaryType()),
     "timestamp": TimestampType(),
     "idempotency_key": StringType(),
+    "schema_version": IntegerType(),
     "date": DateType(),
 }
 SCHEMA = StructType([StructField(name, KINDS[name]) for name in layout.COLUMNS])

@@ -56,7 +56,7 @@ def test_every_option_of_an_archive_reaches_it(archived: list[Pipeline], tmp_pat
     assert made.source is not None
     assert (made.source.topics, made.subscription, made.source.max_per_trigger) == (("a", "b"), "s", 7)
     assert made.source.on_loss == "skip"
-    assert made.target == DeltaTarget(path=str(tmp_path / "lake"), partition_by=("topic", "date"))
+    assert made.target == DeltaTarget(path=str(tmp_path / "lake"), partition_by=("topic", "date"), evolve="add")
     assert (made.checkpoint, made.trigger.every, made.ack_last) == (str(tmp_path / "c"), "5s", False)
     assert run("archive", "--pattern", "a.#", "--to", str(tmp_path), "--ack-last").exit_code == 0
     assert archived[1].source is not None

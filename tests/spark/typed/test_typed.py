@@ -195,9 +195,12 @@ def test_wrong_options_are_errors(
     assert reason in str(caught.value)
 
 
-def test_a_plain_write_to_a_typed_topic_says_what_to_do(
-    spark: SparkSession, broker: BrokerProcess, orders: Client
-) -> None:
-    writer = spark.sql("SELECT '{}' AS value").write.format("oncemq").mode("append")
-    with pytest.raises(Exception, match="schema=topic"):
+def test_a_plain_write_to_a_typed_topic_is_checked(spark: SparkSession, broker: BrokerProcess, orders: Client) -> None:
+    def write_value(value: str) -> None:
+        writer = spark.sql(f"SELECT '{value}' AS value").write.format("oncemq").mode("append")
         writer.option("url", broker.url).option("topic", "orders").save()
+
+    write_value('{"id": 1}')
+    with pytest.raises(Exception, match="id: the field is missing, and not nullable"):
+        write_value("{}")
+    assert [message.schema_version for message in orders.read("orders")] == [1]

@@ -98,10 +98,10 @@ def archive(
 ) -> None:
     """Archive topics as Parquet or Delta, each message once.
 
-    The archive has a row per message, with its topic, topic id, offset, key, value, headers, time stamp and
-    idempotency key, in folders by topic and day (UTC). Run the command again to archive new messages. With --trigger
-    5s it continues until Ctrl-C. A subscription of the archive keeps messages in the broker until they are archived.
-    Archived messages are acked, so that the broker can delete them.
+    The archive has a row per message, with its topic, topic id, offset, key, value, headers, time stamp, idempotency
+    key and schema version, in folders by topic and day (UTC), and the schemas of the topics. Run the command again to
+    archive new messages. With --trigger 5s it continues until Ctrl-C. A subscription of the archive keeps messages in
+    the broker until they are archived. Archived messages are acked, so that the broker can delete them.
 
     The last micro-batch of a run is acked by the next run that has new messages. Until then it can be read again if
     the checkpoint is lost. With --ack-last it is acked immediately, and then only the archive has it.
@@ -120,4 +120,5 @@ def archive(
             max_per_trigger=max_per_trigger or archiver.MESSAGES_PER_TRIGGER,
             **settings,
         )
-        run_pipeline(ctx, Job(pipeline), spark, reach, as_json=as_json)
+        job = Job(pipeline, wrap_reporter=archiver.keep_schemas(folder, pipeline, broker_url(reach)))
+        run_pipeline(ctx, job, spark, reach, as_json=as_json)

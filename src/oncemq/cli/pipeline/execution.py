@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -43,6 +43,8 @@ class Job(NamedTuple):
     #: An additional folder for Python modules.
     folder: str = "."
     locate_sql: SqlLocator | None = None
+    #: Makes the reporter of the run, given that of the command.
+    wrap_reporter: Callable[[Reporter], Reporter] | None = None
 
 
 def limited(pipeline: Pipeline, reach: Reach) -> Pipeline:
@@ -63,6 +65,8 @@ def run_pipeline(ctx: click.Context, job: Job, spark: SparkRun, reach: Reach, *,
     pipeline, url = job.pipeline, broker_url(reach)
     reporter = make_reporter(has_end=not pipeline.trigger.every, as_json=as_json, is_quiet=spark.quiet)
     _await_broker(ctx, [pipeline], url, reporter)
+    if job.wrap_reporter is not None:
+        reporter = job.wrap_reporter(reporter)
     with spark_session(pipeline.name, spark.master, spark.conf) as session, StopSignal() as stop:
         _limit_log(session, spark)
         runner.run(

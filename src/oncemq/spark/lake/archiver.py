@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 from oncemq.protocol import errors
 from oncemq.protocol.patterns import matches
 from oncemq.spark.lake import layout
+from oncemq.spark.lake.schemas import SchemaKeeper
+from oncemq.spark.options import broker_url
 from oncemq.spark.pipeline.model import MESSAGE_COLUMNS, MESSAGE_PREFIX, Pipeline, Source, Transform, Trigger, Value
 from oncemq.spark.pipeline.pipeline_file import ensure_valid
-from oncemq.spark.pipeline.progress import Reporter, Summary
+from oncemq.spark.pipeline.progress import Reporter, SilentReporter, Summary
 from oncemq.spark.source.offsets import parse_offsets
 from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget
 
@@ -68,7 +70,15 @@ def archive(
     from oncemq.spark.pipeline.runner import run
 
     pipeline = archive_pipeline(to, **settings)
-    return run(pipeline, url=url, session=session, master=master, conf=conf, reporter=reporter, is_stopping=is_stopping)
+    keeper = keep_schemas(to, pipeline, broker_url(url))(reporter or SilentReporter())
+    return run(pipeline, url=url, session=session, master=master, conf=conf, reporter=keeper, is_stopping=is_stopping)
+
+
+def keep_schemas(to: str, pipeline: Pipeline, url: str) -> Callable[[Reporter], Reporter]:
+    """Return what makes a reporter that also stores the schemas of the topics in the archive."""
+    source = pipeline.source
+    assert source is not None, "an archive has one source"
+    return lambda reporter: SchemaKeeper(to, source, url, reporter)
 
 
 def archive_pipeline(
@@ -103,7 +113,7 @@ def archive_pipeline(
         ),
         value=Value(format="bytes"),
         transform=Transform(function=archive_rows),
-        target=kind(path=to, partition_by=layout.PARTITION_BY),
+        target=kind(path=to, partition_by=layout.PARTITION_BY, evolve="add"),
         trigger=Trigger(every=every),
         checkpoint=checkpoint,
         ack_last=ack_last,

@@ -16,7 +16,16 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from oncemq.arrow.columns import TYPES
 from oncemq.protocol import errors
@@ -26,8 +35,12 @@ from oncemq.spark.lake.selection import Selection
 from oncemq.spark.targets.objects.location import is_object_url
 
 #: The columns that are restored.
-RESTORED = ("key", "value", "headers", "timestamp")
-_KINDS = {"headers": MapType(StringType(), BinaryType()), "timestamp": TimestampType()}
+RESTORED = ("key", "value", "headers", "timestamp", "schema_version")
+_KINDS: dict[str, DataType] = {
+    "headers": MapType(StringType(), BinaryType()),
+    "timestamp": TimestampType(),
+    "schema_version": IntegerType(),
+}
 ROWS = StructType([StructField(name, _KINDS.get(name, BinaryType())) for name in RESTORED])
 _BATCH_ROWS = 10_000
 _ARROW = pa.schema([(name, TYPES[name]) for name in RESTORED])
@@ -90,7 +103,15 @@ def _read(paths: Sequence[str], condition: Any) -> Any:
         pq.read_table(open_archive_file(path), columns=_STORED.names, filters=condition, partitioning=None)
         for path in paths
     ]
-    return pa.concat_tables([table.cast(_STORED) for table in tables])
+    return pa.concat_tables([_complete(table) for table in tables])
+
+
+def _complete(table: Any) -> Any:
+    """Add the columns that the file does not have."""
+    for field in _STORED:
+        if field.name not in table.schema.names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table.select(_STORED.names).cast(_STORED)
 
 
 def _is_rising(table: Any) -> bool:

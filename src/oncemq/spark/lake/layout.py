@@ -3,6 +3,7 @@
     DIR/topic=NAME/date=DAY/….parquet     the messages; NAME is percent-encoded, DAY is the day of the time stamp in UTC
     DIR/_delta_log/                       in a Delta table
     DIR/_oncemq/                          in a Parquet archive: commits in progress (targets/files/commit_log.py)
+    DIR/_schemas/NAME/ID.json             the schema of the topic with this name and id, with all versions
     DIR/_checkpoints/SUBSCRIPTION/        the progress of the archive; without it, archiving would start from scratch
 
 Readers ignore folders that begin with an underscore.
@@ -23,7 +24,18 @@ Format = Literal["parquet", "delta"]
 FORMATS: tuple[Format, ...] = ("parquet", "delta")
 PARTITION_BY = ("topic", "date")
 #: The columns of a message, in this order. The partition columns are in the names of the folders.
-COLUMNS = ("topic", "topic_id", "offset", "key", "value", "headers", "timestamp", "idempotency_key", "date")
+COLUMNS = (
+    "topic",
+    "topic_id",
+    "offset",
+    "key",
+    "value",
+    "headers",
+    "timestamp",
+    "idempotency_key",
+    "schema_version",
+    "date",
+)
 
 #: The limit of file systems.
 FOLDER_BYTES_MAX = 255

@@ -21,6 +21,7 @@ from oncemq.protocol import errors
 from oncemq.spark.lake.files import list_files
 from oncemq.spark.lake.layout import archive_root
 from oncemq.spark.lake.plan import Plan, make_plan
+from oncemq.spark.lake.schemas import restore_schema
 from oncemq.spark.lake.selection import Selection, make_selection
 from oncemq.spark.lake.survey import TopicIncarnation, survey
 from oncemq.spark.options import broker_url, sink_options
@@ -110,6 +111,9 @@ def restore(
         ids = {job.source: id or _write_id(folder, job, targets[job.target].topic_id, again=again) for job in jobs}
         todo = [job for job in jobs if not _is_done(client, _sink_settings(url, job.target, ids[job.source]))]
         done = {job.source: _restored(job, ids[job.source], before=True) for job in jobs if job not in todo}
+        for job in todo:
+            topic_ids = sorted({part.topic_id for part in job.plan.parts})
+            restore_schema(client, folder, job.source, topic_ids, job.target)
         if todo:
             with session_for(session, "restore", master, conf) as spark:
                 for job in todo:
@@ -206,7 +210,8 @@ def _targets(client: Client, names: Sequence[str], retain_ms: int | None) -> dic
 
 
 def _sink_settings(url: str, target: str, write_id: str) -> dict[str, str]:
-    return {"url": url, "topic": target, "timestamps": "keep", "writeId": write_id}
+    settings = {"url": url, "topic": target, "timestamps": "keep", "schemaVersions": "keep"}
+    return {**settings, "writeId": write_id}
 
 
 def _is_done(client: Client, sink: Mapping[str, str]) -> bool:

@@ -27,7 +27,7 @@ from oncemq.spark.schema import MESSAGE_PREFIX as MESSAGE_PREFIX
 from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
 
 #: The columns of a message in addition to its value.
-MessageColumn = Literal["topic", "offset", "key", "headers", "timestamp", "idempotency_key"]
+MessageColumn = Literal["topic", "offset", "key", "headers", "timestamp", "idempotency_key", "schema_version"]
 MESSAGE_COLUMNS: tuple[str, ...] = get_args(MessageColumn)
 #: The column with the text of a value that can't be parsed, if such rows are kept.
 MALFORMED_COLUMN = "malformed"

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
-from oncemq.arrow.payloads import Payload, build_payloads, message_columns
+from oncemq.arrow.payloads import Payload, build_payloads, message_columns, version_runs
 from oncemq.client.internal import internal_api
 from oncemq.client.staging import Stager
 from oncemq.client.sync import Client
@@ -30,6 +30,7 @@ from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SinkOptions
 from oncemq.spark.sink.row_digest import RowDigest, TopicRows
 from oncemq.spark.sink.task import TaskIdentity
+from oncemq.spark.source.topic_offsets import topic_bounds
 from oncemq.spark.typed.writing import TypedTarget
 
 #: The approximate size of a stored batch.
@@ -179,24 +180,31 @@ class TaskAttempt:
             typed_rows = self._typed.rows(batch, keeps_times=keeps_times)
             if self._row_digest is not None:
                 self._row_digest.add(topic, self._typed.messages(typed_rows))
-            self._stage(topic, self._typed.payloads(typed_rows, bytes_max))
+            payloads = self._typed.payloads(typed_rows, bytes_max)
+            self._stage(topic, payloads, self._typed.version.version, self._typed.topic_id)
             return
         columns = message_columns(batch, keeps_times=keeps_times)
         if self._row_digest is not None:
             self._row_digest.add(topic, columns)
-        self._stage(topic, build_payloads(columns, bytes_max))
+        if not self._options.keeps_versions:
+            self._stage(topic, build_payloads(columns, bytes_max))
+            return
+        topic_id = topic_bounds(self._client, topic).topic_id
+        for start, count, version in version_runs(batch.column("schema_version")):
+            part = columns.slice(start, count)
+            self._stage(topic, build_payloads(part, bytes_max, version), version, topic_id if version else 0)
 
-    def _stage(self, topic: str, payloads: Iterator[Payload]) -> None:
+    def _stage(self, topic: str, payloads: Iterator[Payload], version: int = 0, topic_id: int = 0) -> None:
+        """Stage batches. The version of the topic's schema is one that the values match; 0 = they were not checked."""
         if self._is_published:
             return
         try:
-            self._stage_each(topic, payloads)
+            self._stage_each(topic, payloads, version, topic_id)
         except errors.StageCommitted:
             self._is_published = True
 
-    def _stage_each(self, topic: str, payloads: Iterator[Payload]) -> None:
+    def _stage_each(self, topic: str, payloads: Iterator[Payload], version: int, topic_id: int) -> None:
         stager = self._stagers.get(topic) or self._begin(topic)
-        version, topic_id = (self._typed.version.version, self._typed.topic_id) if self._typed is not None else (0, 0)
         for part in payloads:
             stager.add(
                 part.rows,

@@ -11,12 +11,12 @@ from typing import Any
 from urllib.parse import quote
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import BinaryType, DataType, IntegerType, MapType, StringType, StructType, TimestampType
 
 from oncemq.protocol import errors
 from oncemq.spark.checkpoint.content import batch_content, query_content
 from oncemq.spark.options import SinkOptions
-from oncemq.spark.schema import NAMES
+from oncemq.spark.schema import SPARK_TYPES
 from oncemq.spark.sink.row_digest import WriteContent, rows_content
 from oncemq.spark.sink.staged_write import StagedRows, StagedWrite, staged_rows
 from oncemq.spark.sink.task import task_identity
@@ -136,13 +136,14 @@ _ALLOWED: dict[str, tuple[type[DataType], ...]] = {
     "key": (BinaryType, StringType),
     "topic": (StringType,),
     "timestamp": (TimestampType,),
+    "schema_version": (IntegerType,),
 }
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
     """Raises SettingInvalid, which says what to write instead, for rows that can't be messages."""
     names = schema.fieldNames()
-    unknown = [name for name in names if name not in NAMES]
+    unknown = [name for name in names if name not in SPARK_TYPES]
     if unknown:
         raise errors.SettingInvalid(
             f"messages have no column {', '.join(map(repr, unknown))}; they have value, key, headers, topic and "
@@ -152,6 +153,8 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
         raise errors.SettingInvalid("messages need a column 'value', of type binary or string")
     if not options.topic and "topic" not in names:
         raise errors.SettingInvalid("no topic is given: set the option 'topic', or add a column 'topic'")
+    if options.keeps_versions and "schema_version" not in names:
+        raise errors.SettingInvalid("schemaVersions=keep needs a column 'schema_version'")
     if options.keeps_times and "timestamp" not in names:
         raise errors.SettingInvalid("timestamps=keep needs a column 'timestamp'")
     for field in schema.fields:
