@@ -15,7 +15,6 @@ from oncemq.protocol import errors
 from oncemq.protocol.batch import decode_batch, encode_batch, key_hashes
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import BatchHead
-from oncemq.spark.schema import NAMES
 
 TOPIC_ID = 0xABC
 
@@ -38,6 +37,7 @@ def as_row(message: Message) -> dict[str, object]:
         "headers": list(message.headers.items()) or None,
         "timestamp": message.timestamp_ms * 1000,
         "idempotency_key": message.idempotency_key,
+        "schema_version": message.schema_version,
     }
 
 
@@ -54,11 +54,13 @@ def test_columns_hold_what_messages_hold(times: bool) -> None:
     values, keys, headers = some_messages(1000)
     times_ms = [1_000_000 + 10 * index for index in range(1000)] if times else None
     first = encode_batch(values, keys, headers, times_ms)
-    second = encode_batch([b"plain", b"values"])
+    second = encode_batch([b"plain", b"values"], schema_version=3)
     heads = [BatchHead(995, 20, 5, 77, 0), BatchHead(1015, 2, 0, 78, 0)]
     messages = decode_batch(first, "orders", TOPIC_ID, 995, 77, 5, 25)
     messages += decode_batch(second, "orders", TOPIC_ID, 1015, 78, 0, 2)
-    batch = record_batch(FetchedBatches("orders", TOPIC_ID, list(zip(heads, [first, second], strict=True))), NAMES)
+    batch = record_batch(
+        FetchedBatches("orders", TOPIC_ID, list(zip(heads, [first, second], strict=True))), tuple(TYPES)
+    )
     batch.validate(full=True)
     assert batch.schema == pa.schema(list(TYPES.items()))
     assert rows_in(batch) == [as_row(message) for message in messages]
