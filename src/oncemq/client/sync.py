@@ -206,7 +206,7 @@ class Client:
         buffer = producer.buffers.get(topic)
         if (
             buffer is None
-            or buffer.is_typed
+            or buffer.known is not None
             or type(value) is not bytes
             or key is not None
             or headers is not None

@@ -77,7 +77,7 @@ class GatewaySchemas:
         for topic in topics:
             known = self._known.get(topic)
             if known is not None:
-                has_changed = await self.refresh(topic) != known or has_changed
+                has_changed = not known.is_same(await self.refresh(topic)) or has_changed
         return has_changed
 
     async def heard(self, operation: Operation, error: errors.OnceMQError) -> bool:

@@ -27,11 +27,12 @@ from oncemq.journal.postgres.journal import PostgresJournal
 from oncemq.journal.postgres.standby import PostgresStandby, open_postgres
 from oncemq.journal.worker import InlineWorker, ThreadWorker
 from oncemq.protocol import errors
-from oncemq.protocol.commands import Hello
+from oncemq.protocol.commands import CreateTopic, Hello, PutSchema
 from oncemq.protocol.limits import Limits
-from oncemq.protocol.replies import HelloReply
+from oncemq.protocol.replies import HelloReply, SchemaReply
 from tests.broker.random_work import RandomWork
 from tests.broker.rig import Rig
+from tests.engine.schemas import SCHEMAS
 from tests.journal.rig import crash
 from tests.simulation.environment.disk import SimCrash, SimDisk
 
@@ -60,6 +61,8 @@ def make(place: str, seed: int) -> None:
     work.run(150)
     work.stage()
     work.put_later()
+    rig.do(CreateTopic("typed"))
+    assert isinstance(rig.do(PutSchema("typed", SCHEMAS[0], "full", "broker")), SchemaReply)
     rig.broker.stop()
 
 

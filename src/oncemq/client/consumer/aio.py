@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from oncemq.client.consumer.consumer import Consumer
 from oncemq.client.consumer.cursor import Cursor
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from oncemq.client.runtime.event_loop import EventLoopDriver
 
 TASK = Caller("task", lambda: id(asyncio.current_task()))
+
+T = TypeVar("T")
 
 
 class Subscription:
@@ -107,6 +109,18 @@ class Subscription:
                 consumer.last = message
                 yield message
             stride = await run(consumer.next_stride(stride, message is None, timeout_s))
+
+    async def objects(self, as_type: type[T], timeout_s: float | None = None) -> AsyncIterator[T]:
+        """Iterate over the values of messages as objects: of a dataclass, a msgspec Struct, a pydantic model, a
+        TypedDict or `dict`. Messages are acked as by `messages`. Raises SchemaMismatch for a value that can't be read
+        so; its message is not acked.
+
+        >>> async for order in subscription.objects(Order, timeout_s=10):
+        ...     cook(order)
+        """
+        schemas = self.consumer.context.schemas
+        async for message in self.messages(timeout_s):
+            yield await self._driver.run(schemas.decode(message, as_type))
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self.messages()

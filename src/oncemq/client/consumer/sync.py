@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from oncemq.client.consumer.consumer import Consumer
 from oncemq.client.consumer.cursor import Cursor
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow
 
     from oncemq.client.runtime.threads import ThreadDriver
+
+T = TypeVar("T")
 
 
 class Subscription:
@@ -103,6 +105,18 @@ class Subscription:
                 consumer.last = message
                 yield message
             stride = run(consumer.next_stride(stride, message is None, timeout_s))
+
+    def objects(self, as_type: type[T], timeout_s: float | None = None) -> Iterator[T]:
+        """Iterate over the values of messages as objects: of a dataclass, a msgspec Struct, a pydantic model, a
+        TypedDict or `dict`. Messages are acked as by `messages`. Raises SchemaMismatch for a value that can't be read
+        so; its message is not acked.
+
+        >>> for order in subscription.objects(Order, timeout_s=10):
+        ...     cook(order)
+        """
+        schemas = self.consumer.context.schemas
+        for message in self.messages(timeout_s):
+            yield self._driver.run(schemas.decode(message, as_type))
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()

@@ -19,6 +19,7 @@ from oncemq.protocol.replies import PutReply, expect
 
 if TYPE_CHECKING:
     from oncemq.client.producer.producer import Producer
+    from oncemq.client.schemas.claims import KnownSchema
 
 #: Value, key, headers, whether the topic may be created, and times: a message that is more than a plain value.
 Item = tuple[bytes, bytes | None, Mapping[str, bytes] | None, bool, Times]
@@ -33,7 +34,7 @@ class BatchBuffer:
     prefix, under the client's lock. So nothing is lost and nothing is sent twice, whatever the threads do.
     """
 
-    __slots__ = ("create", "handles", "is_mixed", "is_typed", "opened_ms", "producer", "size", "topic")
+    __slots__ = ("create", "handles", "is_mixed", "known", "opened_ms", "producer", "size", "topic")
 
     def __init__(self, producer: Producer[Any], topic: str, create: bool) -> None:
         #: It sends the batches; handles ask it for their receipts.
@@ -46,8 +47,8 @@ class BatchBuffer:
         self.size = 0
         #: There are or were items among the values.
         self.is_mixed = False
-        #: The topic has a schema: every value is checked when it is put.
-        self.is_typed = False
+        #: The schema that every value is checked against when it is put; None: the topic has none, or none is known.
+        self.known: KnownSchema | None = None
         #: When its first message came; 0 = not known yet.
         self.opened_ms = 0.0
 

@@ -16,7 +16,6 @@ from oncemq.client.core.validation import check_name
 from oncemq.client.producer.batch_buffer import Batch, BatchBuffer, PendingMessage
 from oncemq.client.producer.encoding import (
     NO_CLAIM,
-    Claim,
     Headers,
     OneMessage,
     Times,
@@ -138,7 +137,7 @@ class Producer(Generic[H]):
         """Return the batches of a `put_many`. Each is made, and its values are checked, when it is about to be sent."""
         claim = NO_CLAIM
         if known is not None and known.newest is not None and known.is_required:
-            claim = Claim(known.newest.version, known.topic_id)
+            claim = known.claim
             values = (checked(topic, value, known)[0] for value in values)
         messages_max, bytes_max = max(_MANY_MESSAGES, self.batch_messages), max(_MANY_BYTES, self.batch_bytes)
         columns = columns_of(values, keys, headers, messages_max, bytes_max)
@@ -189,14 +188,14 @@ class Producer(Generic[H]):
         a blocking client waits for it, an asyncio client raises Overloaded."""
         if self.schemas.needs(topic, value):
             self._wait_for_schema(topic)
+        buffer = self.buffers.get(topic) or self.open_buffer(topic, bool(create))
         item = (
-            self.schemas.checked(topic, value)[0],
+            checked(topic, value, buffer.known or self.schemas.find(topic))[0],
             None if key is None else as_bytes(key),
             None if headers is None else headers_as_bytes(headers),
             bool(create),
             times_of(ttl_s, delay_s),
         )
-        buffer = self.buffers.get(topic) or self.open_buffer(topic, item[3])
         handle = buffer.add_item(self._handle_type, item)
         if buffer.size >= self.batch_bytes or not 1 < len(buffer.handles) < self.batch_messages:
             self.check_buffer(buffer)
@@ -225,20 +224,28 @@ class Producer(Generic[H]):
         yield from ()
         buffer = self.buffers.setdefault(topic, BatchBuffer(self, topic, create))
         known = self.schemas.find(topic)
-        if known is not None:
-            buffer.is_typed = known.is_required
-        else:
+        if known is None:
             self.schemas.start(topic)
             self.driver.pump()
-        return buffer
+        elif known.is_required and not buffer.handles:
+            buffer.known = known
+        # The reply may have come already, and with it another buffer.
+        return self.buffers.get(topic, buffer)
 
     def _schema_known(self, topic: str, known: KnownSchema) -> None:
-        """A topic was looked up: from now on its values are checked when they are put."""
+        """A topic was looked up: from now on its values are checked when they are put, in another buffer. What is in
+        the present one is checked when its batches are made, also what a thread is about to append to it."""
         buffer = self.buffers.get(topic)
-        if buffer is not None:
-            buffer.is_typed = known.is_required
-            if buffer.handles and self._is_full(buffer):
+        if buffer is None:
+            return
+        if known.is_required or buffer.known is not None:
+            if buffer.handles:
                 self._freeze(buffer)
+            self._former_buffers[topic] = buffer
+            successor = self.buffers[topic] = BatchBuffer(self, topic, buffer.create)
+            successor.known = known if known.is_required else None
+        elif buffer.handles and self._is_full(buffer):
+            self._freeze(buffer)
 
     def check_buffer(self, buffer: BatchBuffer) -> None:
         """Send a buffer that is full, or note when its first message came. A blocking client waits here while
@@ -361,7 +368,7 @@ class Producer(Generic[H]):
         known = self.schemas.find(buffer.topic)
         for batch, parts in buffer.freeze(self.batch_bytes):
             try:
-                claim = claim_of(buffer.topic, parts[1], known)
+                claim = claim_of(buffer.topic, parts[1], known) if buffer.known is None else buffer.known.claim
                 operation, payload = make_put(buffer.topic, *parts, claim)
                 on_done = _OnReply(self, len(payload), keep_error=True, topic=buffer.topic)
                 batch.pending = self.driver.core.submit(operation, payload, on_done=on_done)

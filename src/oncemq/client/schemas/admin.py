@@ -96,8 +96,4 @@ class SchemaAdmin:
 
     def decode(self, message: Message, as_type: type[T]) -> Flow[T]:
         """Return the value of a message as an object, after its schema was looked up."""
-        if message.schema is None and message.schema_version:
-            version = message.schema_version
-            schema = yield from self._context.schemas.load(message.topic, message.topic_id, version)
-            message = msgspec.structs.replace(message, schema=schema)
-        return message.decode(as_type)
+        return self._context.schemas.decode(message, as_type)

@@ -6,6 +6,8 @@ Pure functions: nothing here asks the broker.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import msgspec
@@ -15,7 +17,7 @@ from oncemq.protocol import commands, errors
 from oncemq.protocol.batch import checksum, schema_version_of, with_schema_version
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.schema.model import SchemaVersion
-from oncemq.protocol.schema.values.codec import codec_of
+from oncemq.protocol.schema.values.codec import Codec, codec_of
 from oncemq.protocol.schema.values.payload import check_payload, check_values
 from oncemq.protocol.schema.values.python_values import plain_of
 
@@ -23,7 +25,8 @@ from oncemq.protocol.schema.values.python_values import plain_of
 RAW = (bytes, str, bytearray, memoryview)
 
 
-class KnownSchema(msgspec.Struct, frozen=True):
+@dataclass(eq=False)
+class KnownSchema:
     """What was looked up of a topic."""
 
     topic_id: int
@@ -36,6 +39,21 @@ class KnownSchema(msgspec.Struct, frozen=True):
     def newest(self) -> SchemaVersion | None:
         return self.versions[-1] if self.versions else None
 
+    @cached_property
+    def codec(self) -> Codec:
+        """The codec of the newest version. Raises MissingExtra."""
+        return codec_of(self.versions[-1].schema)
+
+    @cached_property
+    def claim(self) -> Claim:
+        """The claim of values that match the newest version."""
+        return Claim(self.versions[-1].version, self.topic_id) if self.versions else NO_CLAIM
+
+    def is_same(self, other: KnownSchema) -> bool:
+        """Whether both say the same."""
+        same = (self.topic_id, self.is_required) == (other.topic_id, other.is_required)
+        return same and self.newest == other.newest
+
 
 #: Topic → what is known; None = nothing is.
 FindSchema = Callable[[str], KnownSchema | None]
@@ -47,7 +65,7 @@ def checked(topic: str, value: object, known: KnownSchema | None) -> tuple[bytes
     newest = known.newest if known is not None else None
     if known is None or newest is None or not (known.is_required or not isinstance(value, RAW)):
         return as_bytes(cast(Any, value)), NO_CLAIM
-    codec = codec_of(newest.schema)
+    codec = known.codec
     try:
         raw = as_bytes(value) if isinstance(value, RAW) else codec.encode(plain_of(value))
         problem = codec.problem(raw)
@@ -56,7 +74,7 @@ def checked(topic: str, value: object, known: KnownSchema | None) -> tuple[bytes
     if problem is not None:
         text = f"the value for '{topic}' does not match version {newest.version} of its schema: {problem}"
         raise errors.SchemaMismatch(text)
-    return raw, Claim(newest.version, known.topic_id)
+    return raw, known.claim
 
 
 def raw_or_object(value: object) -> object:
@@ -69,7 +87,7 @@ def claim_of(topic: str, values: Sequence[bytes], known: KnownSchema | None) -> 
     if known is None or known.newest is None or not known.is_required:
         return NO_CLAIM
     check_values(values, known.newest.schema, topic)
-    return Claim(known.newest.version, known.topic_id)
+    return known.claim
 
 
 def claim_payloads(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from oncemq.client.core.commands.pending import Pending
 from oncemq.client.producer.encoding import Claim
 from oncemq.client.runtime.driver import now_ms
@@ -18,6 +20,7 @@ from oncemq.client.schemas.claims import RAW, KnownSchema, checked, claim_payloa
 from oncemq.protocol import errors
 from oncemq.protocol.commands import CHECK_NONE, Schemas, Stage
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.message import Message
 from oncemq.protocol.replies import SchemasReply
 
 if TYPE_CHECKING:
@@ -80,6 +83,13 @@ class TopicSchemas:
         self._versions[topic_id, version] = reply.versions[0].schema
         return reply.versions[0].schema
 
+    def decode(self, message: Message, as_type: type[T]) -> Flow[T]:
+        """Return the value of a message as an object, after the schema that it was written with was looked up."""
+        if message.schema is None and message.schema_version:
+            schema = yield from self.load(message.topic, message.topic_id, message.schema_version)
+            message = msgspec.structs.replace(message, schema=schema)
+        return message.decode(as_type)
+
     def _learn(self, topic: str, reply: SchemasReply) -> KnownSchema:
         for each in reply.versions:
             self._versions[reply.topic_id, each.version] = each.schema
@@ -126,7 +136,7 @@ class TopicSchemas:
         has_changed = False
         for topic, known in before.items():
             if known is not None:
-                has_changed = (yield from self.refresh(topic)) != known or has_changed
+                has_changed = not known.is_same((yield from self.refresh(topic))) or has_changed
         return has_changed
 
     # Without waiting.
