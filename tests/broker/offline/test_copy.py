@@ -61,8 +61,8 @@ def make(place: str, seed: int) -> None:
     work.run(150)
     work.stage()
     work.put_later()
-    rig.do(CreateTopic("typed"))
-    assert isinstance(rig.do(PutSchema("typed", SCHEMAS[0], "full", "broker")), SchemaReply)
+    rig.do(CreateTopic("typed"), "registrar")
+    assert isinstance(rig.do(PutSchema("typed", SCHEMAS[0], "full", "broker"), "registrar"), SchemaReply)
     rig.broker.stop()
 
 
