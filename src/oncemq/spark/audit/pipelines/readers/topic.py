@@ -53,7 +53,8 @@ def read_topic(
 def topic_columns(encoding: Encoding, names: Sequence[str]) -> dict[str, Column]:
     """Where the columns of a row are in a message."""
     found: dict[str, Column] = {}
-    if encoding.value == "json" or (not encoding.value and "value" not in names):
+    # The rows of a typed topic are JSON for everybody who does not ask for columns.
+    if encoding.value in ("json", "typed") or (not encoding.value and "value" not in names):
         text = F.col("value").cast("string")
         found = {name: F.get_json_object(text, f"$['{name}']") for name in names}
     if encoding.key:
