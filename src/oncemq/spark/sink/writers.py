@@ -29,6 +29,18 @@ _log = logging.getLogger(__name__)
 _ANY_TOPIC = "*"
 
 
+def stream_writer_name(query_id: str, topic: str) -> str:
+    """The name under which the broker remembers the batches of a query. `topic`: "" if each row names its topic."""
+    return f"spark:{query_id}/{topic or _ANY_TOPIC}"
+
+
+def write_writer_name(write_id: str, topic: str, topic_id: int) -> str:
+    """The name under which the broker remembers the writes with an id. A topic that was deleted and created again does
+    not contain the former write, so its id is in the name."""
+    target = f"{topic}/{topic_id:x}" if topic else _ANY_TOPIC
+    return f"spark-write:{quote(write_id, safe='')}/{target}"
+
+
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a streaming query, each once: identified by the query's id and the batch's number."""
 
@@ -51,7 +63,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._staged_write.abort(messages)
 
     def _writer_name(self, query_id: str) -> str:
-        return f"spark:{query_id}/{self._options.topic or _ANY_TOPIC}"
+        return stream_writer_name(query_id, self._options.topic)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -92,13 +104,12 @@ class BatchWriter(DataSourceArrowWriter):
         options = self._options
         if not options.write_id:
             return ""
-        target = _ANY_TOPIC
-        if options.topic:
-            if options.create:
-                self._staged_write.create_topic(options.topic)
-            # A topic that was deleted and created again does not contain the former write, so its id is in the name.
-            target = f"{options.topic}/{topic_bounds(self._staged_write.client, options.topic).topic_id:x}"
-        return f"spark-write:{quote(options.write_id, safe='')}/{target}"
+        if not options.topic:
+            return write_writer_name(options.write_id, "", 0)
+        if options.create:
+            self._staged_write.create_topic(options.topic)
+        bounds = topic_bounds(self._staged_write.client, options.topic)
+        return write_writer_name(options.write_id, options.topic, bounds.topic_id)
 
 
 def _write_content(options: SinkOptions, staged: Sequence[StagedRows]) -> WriteContent:

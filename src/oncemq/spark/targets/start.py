@@ -89,10 +89,15 @@ def _upsert(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
 
     def write(batch: DataFrame, number: int) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        identity = {"writeId": f"query/{query_id}", "writeNumber": str(number)}
+        identity = {"writeId": upsert_id(str(query_id)), "writeNumber": str(number)}
         batch.write.format("oncemq").options(**options, **identity).mode("append").save()
 
     return write
+
+
+def upsert_id(query_id: str) -> str:
+    """The id of the writes of a query with the output mode `update`."""
+    return f"query/{query_id}"
 
 
 def _staging_sink(

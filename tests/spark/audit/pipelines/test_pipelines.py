@@ -12,11 +12,14 @@ from pyspark.sql import SparkSession
 from oncemq.client.sync import Client
 from oncemq.spark.audit.pipelines.report import BY_BATCH, BY_OFFSET, BY_TOTAL, NOT_JUDGED
 from oncemq.spark.pipeline import Pipeline, Source, Transform
-from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget
+from oncemq.spark.pipeline.model import Encoding
+from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget, TopicTarget
 from oncemq.testing.broker_process import BrokerProcess
 from tests.spark.audit.pipelines import audited
 from tests.spark.audit.pipelines.audited import MESSAGES, TOPIC, audit, audit_one, pipeline, put_orders, run_all
 from tests.spark.targets.s3_server import BUCKET, STORAGE, S3Server
+
+_HALVES = "SELECT id % 2 AS half, count(*) AS orders FROM messages GROUP BY id % 2"
 
 
 @pytest.fixture
@@ -125,6 +128,14 @@ def test_what_a_pipeline_does_not_tell_is_not_judged(
         {"lost": 3, "duplicated": 1, "missing_file": 1},
         {},
     ]
+    updates = pipeline(tmp_path, "updates", TopicTarget(topic="halves", create=True), _HALVES)
+    updates = msgspec.structs.replace(updates, output="update", encoding=Encoding(key="half"))
+    run_all(spark, broker.url, [updates])
+    changing = audit_one(spark, broker.url, updates)
+    assert (changing.judged_by, changing.faults) == (NOT_JUDGED, {})
+    audited.add_batch(updates, 3, MESSAGES)
+    audited.change_end(updates, 2, 20)
+    assert audit_one(spark, broker.url, updates).faults == {"missing_batch": 1}
     distinct = msgspec.structs.replace(table, transform=Transform(sql="SELECT DISTINCT id FROM messages"))
     assert audit_one(spark, broker.url, distinct).judged_by == NOT_JUDGED
 

@@ -17,7 +17,9 @@ from oncemq.spark.audit.pipelines.identity import Identity
 from oncemq.spark.audit.pipelines.subject import Subject
 from oncemq.spark.audit.pipelines.targets import TargetContent
 from oncemq.spark.pipeline.model import Encoding
-from oncemq.spark.source.topic_offsets import topic_bounds
+from oncemq.spark.sink.writers import stream_writer_name, write_writer_name
+from oncemq.spark.source.topic_offsets import TopicBounds, topic_bounds
+from oncemq.spark.targets.start import upsert_id
 
 
 def read_topic(
@@ -29,16 +31,13 @@ def read_topic(
     only_topic: str,
 ) -> TargetContent:
     """`topic`: "" if each row names its topic; then only the micro-batches are read. `by_name`: see `topic_columns`."""
-    state = internal_api(subject.client).ask(Writer(f"spark:{query_id}/{topic or '*'}"), WriterReply)
-    recorded = TargetContent(
-        rows=None, last_batch=state.batch, records_empty_batches=True, contents=dict(state.commits)
-    )
-    if not topic:
-        return msgspec.structs.replace(recorded, remarks=("the rows name their topics",))
     try:
-        bounds = topic_bounds(subject.client, topic)
+        bounds = topic_bounds(subject.client, topic) if topic else None
     except errors.TopicUnknown:
-        return msgspec.structs.replace(recorded, count=0)
+        return TargetContent(rows=None, count=0, last_batch=-1, records_empty_batches=True)
+    recorded = _recorded(subject, query_id, topic, bounds)
+    if bounds is None:
+        return msgspec.structs.replace(recorded, remarks=("the rows name their topics",))
     rows = None
     if identity is not None and by_name.keys() >= set(identity.columns):
         ends = json.dumps({topic: bounds.end})
@@ -48,6 +47,18 @@ def read_topic(
         rows = reader.option("columns", "key,value").load().select(*identity.select(dict(by_name), only_topic))
     deleted = (f"'{topic}' has deleted its first {bounds.first:,} messages",) if bounds.first else ()
     return msgspec.structs.replace(recorded, rows=rows, count=bounds.end, is_trimmed=bounds.first > 0, remarks=deleted)
+
+
+def _recorded(subject: Subject, query_id: str, topic: str, bounds: TopicBounds | None) -> TargetContent:
+    """The micro-batches that the broker remembers."""
+    is_update = subject.pipeline.output == "update"
+    name = stream_writer_name(query_id, topic)
+    if is_update:
+        name = write_writer_name(upsert_id(query_id), topic, bounds.topic_id if bounds else 0)
+    state = internal_api(subject.client).ask(Writer(name), WriterReply)
+    # A write of the output mode `update` is recognised by other digests.
+    contents = {} if is_update else dict(state.commits)
+    return TargetContent(rows=None, last_batch=state.batch, records_empty_batches=True, contents=contents)
 
 
 def topic_columns(encoding: Encoding, names: Sequence[str]) -> dict[str, Column]:
