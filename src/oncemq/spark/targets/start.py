@@ -89,7 +89,8 @@ def _upsert(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
 
     def write(batch: DataFrame, number: int) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        identity = {"writeId": upsert_id(str(query_id)), "writeNumber": str(number)}
+        assert query_id, "Spark sets it in the thread of the query"
+        identity = {"writeId": upsert_id(query_id), "writeNumber": str(number)}
         batch.write.format("oncemq").options(**options, **identity).mode("append").save()
 
     return write
