@@ -6,7 +6,7 @@ does not become its type is named. That is evaluated only for values that can't 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -26,19 +26,25 @@ def json_reason(text: Column, is_utf8: Column, parsed: Column, schema: str) -> C
     names = [StructField(field.name, StringType()) for field in fields]
     wrapped = F.concat(F.lit(f'{{"{_FIELD}":'), text, F.lit("}"))
     whole = StructType([StructField(_FIELD, StructType(names)), StructField(_BAD, StringType())])
-    texts = F.from_json(wrapped, whole, _JSON_OPTIONS)
-    is_json = texts.getField(_BAD).isNull() & texts.getField(_FIELD).isNotNull()
-    found = [_json_column(texts.getField(_FIELD).getField(field.name), parsed, field) for field in fields]
-    return _reason("JSON", text, is_utf8, is_json, "it is no JSON object", found)
+
+    def detail(texts: Column) -> Column:
+        is_json = texts.getField(_BAD).isNull() & texts.getField(_FIELD).isNotNull()
+        found = [_json_column(texts.getField(_FIELD).getField(field.name), parsed, field) for field in fields]
+        return F.when(is_json, _first(found)).otherwise(F.lit("it is no JSON object"))
+
+    return _reason("JSON", text, is_utf8, _bind(F.from_json(wrapped, whole, _JSON_OPTIONS), detail))
 
 
 def csv_reason(text: Column, is_utf8: Column, parsed: Column, schema: str, options: Mapping[str, str]) -> Column:
     fields = _fields(schema)
     names = ", ".join(f"{quoted(name)} string" for name in (*(field.name for field in fields), _BAD))
-    texts = F.from_csv(text, names, dict(options))
-    is_line = texts.getField(_BAD).isNull() & (text != "")
-    found = [_column(texts.getField(field.name), parsed, field) for field in fields]
-    return _reason("CSV", text, is_utf8, is_line, f"it does not have {len(fields)} columns", found)
+
+    def detail(texts: Column) -> Column:
+        is_line = texts.getField(_BAD).isNull() & (text != "")
+        found = [_column(texts.getField(field.name), parsed, field) for field in fields]
+        return F.when(is_line, _first(found)).otherwise(F.lit(f"it does not have {len(fields)} columns"))
+
+    return _reason("CSV", text, is_utf8, _bind(F.from_csv(text, names, dict(options)), detail))
 
 
 def _fields(schema: str) -> list[StructField]:
@@ -47,12 +53,17 @@ def _fields(schema: str) -> list[StructField]:
     return parsed.fields
 
 
-def _reason(
-    kind: str, text: Column, is_utf8: Column, is_whole: Column, otherwise: str, columns: list[Column]
-) -> Column:
+def _bind(texts: Column, detail: Callable[[Column], Column]) -> Column:
+    """An expression of `texts` that contains it once. Otherwise the plan would contain the parser for each column."""
+    return F.element_at(F.transform(F.array(texts), detail), 1)
+
+
+def _first(columns: list[Column]) -> Column:
+    return F.coalesce(*columns, F.lit("a column does not have its type"))
+
+
+def _reason(kind: str, text: Column, is_utf8: Column, detail: Column) -> Column:
     shown = F.substring(F.make_valid_utf8(text), 1, _SHOWN_CHARACTERS)
-    first = F.coalesce(*columns, F.lit("a column does not have its type"))
-    detail = F.when(is_whole, first).otherwise(F.lit(otherwise))
     reason = F.concat(F.lit(f"the value is not {kind} of the schema: "), detail, F.lit(": "), shown)
     return F.when(is_utf8, reason).otherwise(F.lit(f"the value is not UTF-8, so it is not {kind}"))
 
