@@ -92,6 +92,17 @@ def test_a_schema_whose_constraints_are_not_valid_is_refused(rig: Rig) -> None:
     assert code(rig.do(commands.PutSchema("orders", unusable, "none"))) == "SCHEMA_INVALID"
 
 
+def test_the_broker_does_not_match_patterns(rig: Rig) -> None:
+    field = parse_fields("name: string")[0]
+    limited = Schema((type(field)("name", field.type, constraints={"pattern": "^a*a*a*a*b$", "maxLength": 90}),))
+    rig.do(commands.CreateTopic("names"))
+    assert isinstance(rig.do(commands.PutSchema("names", limited, "", "broker")), replies.SchemaReply)
+    envelope, payload = _batch(b'{"name": "%s"}' % (b"a" * 90))
+    assert isinstance(rig.do(commands.Put("names", envelope), payload=payload), replies.PutReply)
+    envelope, payload = _batch(b'{"name": "%s"}' % (b"a" * 91))
+    assert code(rig.do(commands.Put("names", envelope), payload=payload)) == "SCHEMA_MISMATCH"
+
+
 def test_checks_count_as_work_of_the_peer(rig: Rig) -> None:
     envelope, _ = _batch(*[b'{"id": 1}'] * 10_000)
     command = rig.numbered(commands.Put("orders", envelope))

@@ -7,6 +7,7 @@ as a refusal, so that it is recorded under the command's number like any other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Topic
@@ -14,8 +15,9 @@ from oncemq.protocol import commands, errors
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import Refusal
 from oncemq.protocol.schema import Schema, validate_schema
+from oncemq.protocol.schema.constraints import without_patterns
 from oncemq.protocol.schema.extras import missing_for
-from oncemq.protocol.schema.values.codec import codec_of
+from oncemq.protocol.schema.values.codec import Codec, codec_of
 from oncemq.protocol.schema.values.payload import check_payload
 
 
@@ -32,7 +34,8 @@ def refuse_values(state: State, command: commands.Command, payloads: Sequence[Fr
             continue
         assert topic.schema is not None
         try:
-            check_payload(bytes(payloads[index]), topic.schema.find, topic.name)
+            codecs = partial(_codec, (state.broker_id, topic.id, envelope.schema_version))
+            check_payload(bytes(payloads[index]), topic.schema.find, topic.name, codecs)
         except errors.SchemaUnknown:
             # The engine says so.
             return None
@@ -42,6 +45,22 @@ def refuse_values(state: State, command: commands.Command, payloads: Sequence[Fr
         except errors.MissingExtra as error:
             return Refusal("UNSUPPORTED", f"this broker can't check the values of topic '{topic.name}': {error.text}")
     return None
+
+
+#: By broker, topic id and version: a version never changes.
+_codecs: dict[tuple[str, int, int], Codec] = {}
+_CODECS_MAX = 1_000
+
+
+def _codec(version: tuple[str, int, int], schema: Schema) -> Codec:
+    """Return the codec of a schema without its patterns: the time of a match is not bounded, and others wait meanwhile.
+    Clients and gateways check them."""
+    found = _codecs.get(version)
+    if found is None:
+        if len(_codecs) >= _CODECS_MAX:
+            _codecs.clear()
+        found = _codecs[version] = codec_of(without_patterns(schema))
+    return found
 
 
 def checked_bytes(state: State, operation: commands.Operation) -> int:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from oncemq import errors
 from oncemq.protocol.schema import Schema, fields_text, parse_fields
@@ -134,7 +134,10 @@ def _json_schema(**value: Any) -> str:
         (_json_schema(**{"$ref": "#/properties/f"}), "f: '#/properties/f' contains itself"),
         (_json_schema(**{"$ref": "other.json"}), "f: 'other.json' is another document"),
         (_json_schema(oneOf=[{"type": "string"}, {"type": "integer"}]), "f: a schema can't express oneOf"),
-        (_json_schema(type="string", pattern="("), "the constraints of the schema are not valid"),
+        (_json_schema(type="string", pattern="("), "f: the pattern is not a regular expression"),
+        (_json_schema(type="string", pattern="^(a+)+$"), "f: the pattern repeats a group that repeats"),
+        (_json_schema(type="string", pattern="^((a|b)c)*$"), "f: the pattern repeats a group that repeats or chooses"),
+        (_json_schema(type="integer", minimum=10, maximum="x"), "the constraints of the schema are not valid"),
         ('{"type": "array", "items": {"type": "string"}}', "the values of a topic are objects"),
         (PROTO, "name the message of the values with `message`; the definition has shop.Line, shop.Order"),
         ('syntax = "proto3"; message A { in32 x = 1; }', 'schema.proto:1:32: "in32" is not defined'),
@@ -151,7 +154,7 @@ def test_what_a_schema_can_not_express_is_named_with_its_path(text: str, problem
     assert problem in raised.value.text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(FIELDS)
 def test_a_schema_survives_json_schema(fields: tuple[Field, ...]) -> None:
     schema = Schema(fields)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oncemq import errors
@@ -50,6 +50,7 @@ TYPES: st.SearchStrategy[Type] = st.recursive(SCALARS | DECIMALS, nested, max_le
 FIELDS = st.lists(fields(TYPES), min_size=1, max_size=5, unique_by=lambda field: field.name).map(tuple)
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(FIELDS)
 def test_fields_survive_text_json_and_bytes(them: tuple[Field, ...]) -> None:
     assert parse_fields(fields_text(them)) == them

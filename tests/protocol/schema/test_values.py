@@ -85,6 +85,14 @@ def test_constraints_of_a_json_schema_are_checked() -> None:
     assert "kind: invalid enum value 'x'" in str(codec.problem(b'{"id": 1, "name": "", "kind": "x"}'))
 
 
+def test_a_pattern_limits_the_length_too() -> None:
+    definition = {"type": "object", "properties": {"mail": {"type": "string", "pattern": r"^[^@]+@[^@.]+\.(de|eu)$"}}}
+    codec = codec_of(parse_definition(json.dumps(definition)))
+    assert codec.problem(b'{"mail": "a@b.eu"}') is None
+    assert codec.problem(b'{"mail": "a@b.com"}') is not None
+    assert "length <= 1000" in str(codec.problem(b'{"mail": "%s@b.eu"}' % (b"a" * 1_000)))
+
+
 class Line(msgspec.Struct):
     n: int
     hash: bytes

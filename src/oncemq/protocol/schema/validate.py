@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from oncemq.protocol import errors, limits
+from oncemq.protocol.schema.constraints import PATTERN, pattern_problem
 from oncemq.protocol.schema.fields_text import DEPTH_MAX
 from oncemq.protocol.schema.model import (
     PRECISION_MAX,
@@ -49,6 +50,9 @@ def _validate_fields(fields: tuple[Field, ...], path: str, depth: int) -> int:
         if field.name in names:
             raise errors.SchemaInvalid(f"{where}: there are two fields with this name")
         names.add(field.name)
+        problem = pattern_problem(str(field.constraints[PATTERN])) if PATTERN in field.constraints else None
+        if problem is not None:
+            raise errors.SchemaInvalid(f"{where}: {problem}")
         count += 1 + _validate_type(field.type, where, depth)
     return count
 

@@ -30,6 +30,7 @@ class UInt64(int):
 
 
 _UINT64_MAX = 2**64 - 1
+_PATTERN_MAX = constraints.PATTERN_CHARACTERS_MAX
 
 
 def dec_hook(kind: type, value: Any) -> Any:
@@ -114,7 +115,10 @@ def _scalar(kind: ScalarKind, limits: dict[str, Any]) -> Any:
         meta = constraints.meta_of(limits, constraints.OF_NUMBERS)
         return Annotated[float, Meta(**meta)] if meta else _PLAIN[kind]
     if kind == "string":
-        return _annotated(str, constraints.meta_of(limits, constraints.OF_STRINGS))
+        meta = constraints.meta_of(limits, constraints.OF_STRINGS)
+        if "pattern" in meta:
+            meta["max_length"] = min(meta.get("max_length", _PATTERN_MAX), _PATTERN_MAX)
+        return _annotated(str, meta)
     if kind == "binary":
         return _annotated(bytes, constraints.meta_of(limits, constraints.OF_BINARY))
     return _PLAIN[kind]
