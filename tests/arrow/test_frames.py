@@ -75,7 +75,7 @@ def test_what_is_no_frame_is_refused() -> None:
         (
             "a: struct<x: int8 not null>",
             {"a": [{"x": None}]},
-            "column 'a' is struct<x: null>, and",
+            "column 'a.x' contains 1 nulls",
         ),
         ("a: date", {"a": pa.array([2**30], pa.int32()).cast(pa.date32())}, "column 'a' has a date before the year 1"),
     ],
@@ -96,3 +96,24 @@ def test_whole_numbers_are_decimals() -> None:
     assert conform(pa.table({"a": [1, None]}), schema, "orders")["a"].to_pylist() == [Decimal("1.00"), None]
     with pytest.raises(errors.SchemaMismatch, match="column 'a' is int64"):
         conform(pa.table({"a": [100]}), schema, "orders")
+
+
+def test_a_null_struct_has_no_members_that_could_be_missing() -> None:
+    schema = Schema(
+        parse_fields("a: struct<x: int8 not null>, b: list<struct<x: uint8 not null>>, c: map<string, int8 not null>")
+    )
+    rows = [{"a": None, "b": [None, {"x": 1}], "c": [("k", 1)]}, {"a": {"x": 1}, "b": None, "c": None}]
+    table = pa.Table.from_pylist(
+        rows,
+        schema=pa.schema(
+            [
+                ("a", pa.struct([("x", pa.int64())])),
+                ("b", pa.list_(pa.struct([("x", pa.int16())]))),
+                ("c", pa.map_(pa.string(), pa.int64())),
+            ]
+        ),
+    )
+    for each in (table, table.slice(1)):
+        found = conform(each, schema, "orders")
+        found.validate(full=True)
+        assert found.to_pylist() == each.to_pylist()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oncemq.arrow.defaults import default_scalar
+from oncemq.arrow.nullability import retyped, with_nulls
 from oncemq.protocol import errors
 from oncemq.protocol.schema import Field, ListType, MapType, Scalar, Schema, StructType, type_text
 from oncemq.protocol.schema.arrow import field_to_arrow, to_arrow
@@ -93,7 +94,8 @@ def _cast(column: Any, field: Field, wanted: Any, topic: str) -> Any:
         if pa.types.is_decimal(wanted) and pa.types.is_integer(column.type):
             # Arrow asks for a type that holds all integers of the column's type.
             column = column.cast(pa.decimal128(_PRECISION_MAX, wanted.scale))
-        return column.cast(wanted)
+        loose = column.cast(with_nulls(wanted))
+        return pa.chunked_array([retyped(chunk, wanted) for chunk in loose.chunks], wanted)
     except pa.ArrowException as error:
         raise errors.SchemaMismatch(f"{what}: {error}") from None
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from oncemq.arrow.nullability import retyped
 from oncemq.protocol.schema import Decimal, Field, ListType, Scalar, StructType, Type
 from oncemq.protocol.schema.arrow import field_to_arrow, type_to_arrow
 
@@ -47,9 +48,8 @@ def _column(values: Sequence[Any], kind: Type, member: Member) -> Any:
     if isinstance(kind, StructType):
         members = [_member_column(values, field, index, member) for index, field in enumerate(kind.fields)]
         missing = pa.array([value is None for value in values], pa.bool_())
-        # Arrow does not let the members of a null be null where the type forbids it, although they mean nothing.
         loose = [field_to_arrow(field).with_nullable(True) for field in kind.fields]
-        return _retyped(pa.StructArray.from_arrays(members, fields=loose, mask=missing), type_to_arrow(kind))
+        return retyped(pa.StructArray.from_arrays(members, fields=loose, mask=missing), type_to_arrow(kind))
     offsets = _offsets(values)
     if isinstance(kind, ListType):
         items = list(chain.from_iterable(value for value in values if value is not None))
@@ -79,11 +79,3 @@ def _decimals(values: Sequence[Any], kind: Decimal) -> Any:
     if any(isinstance(value, str) for value in values):
         return pa.array(values, pa.string()).cast(type_to_arrow(kind))
     return pa.array(values, type_to_arrow(kind))
-
-
-def _retyped(array: Any, kind: Any) -> Any:
-    """Return the same buffers with a type that differs in what may be null."""
-    if array.type == kind:
-        return array
-    children = [array.field(index) for index in range(kind.num_fields)]
-    return pa.Array.from_buffers(kind, len(array), array.buffers()[:1], children=children)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from oncemq.client.sync import Client
 from oncemq.protocol.commands import PutSchema
 from oncemq.protocol.replies import SchemaReply
 from oncemq.protocol.schema import Schema, parse_fields
+from oncemq.protocol.schema.arrow import to_arrow
 from oncemq.protocol.schema.definitions.avro import parse_avro
 from oncemq.protocol.schema.definitions.protobuf import parse_protobuf
 from oncemq.protocol.schema.values.codec import codec_of
@@ -204,3 +207,36 @@ def test_a_plain_write_to_a_typed_topic_is_checked(spark: SparkSession, broker: 
     with pytest.raises(Exception, match="id: the field is missing, and not nullable"):
         write_value("{}")
     assert [message.schema_version for message in orders.read("orders")] == [1]
+
+
+def test_every_type_survives_the_way_to_spark_and_back(
+    spark: SparkSession, broker: BrokerProcess, client: Client
+) -> None:
+    fields = (
+        "a: bool, b: int8, c: uint16, d: uint32, e: uint64, f: float32, g: binary, h: date, i: time, j: timestamp, "
+        "k: timestamp_ntz, l: list<struct<x: uint8 not null, y: map<string, int16>>>, m: map<int32, list<decimal(5,1)>>"
+    )
+    row = {
+        "a": True,
+        "b": -1,
+        "c": 2**16 - 1,
+        "d": 2**32 - 1,
+        "e": 2**64 - 1,
+        "f": 0.5,
+        "g": b"\0\1",
+        "h": date(2024, 2, 29),
+        "i": time(12, 30, 0, 5),
+        "j": datetime(2024, 2, 29, 12, 30, tzinfo=UTC),
+        "k": datetime(2024, 2, 29, 12, 30, 0, 7),
+        "l": [{"x": 200, "y": [("k", 1)]}, None],
+        "m": [(3, [Decimal("1.5"), None])],
+    }
+    for topic in ("orders", "copy"):
+        client.create_topic(topic, retain_ms=3_600_000)
+        put_schema(client, topic, fields)
+    rows = [row, dict.fromkeys(row)]
+    client.put_frame("orders", pa.Table.from_pylist(rows, schema=to_arrow(Schema(parse_fields(fields)))))
+    found = typed(spark, broker)
+    writer = found.write.format("oncemq").mode("append").option("url", broker.url)
+    writer.options(topic="copy", schema="topic").save()
+    assert client.read_frame("copy").to_pylist() == client.read_frame("orders").to_pylist() == rows
