@@ -79,7 +79,7 @@ HINTS: dict[str, int] = {
     "copy_forward_drops_the_batch": 0,
     "copy_forward_forgets_live_batches": 1,
     "damage_is_taken_for_the_end": 2,
-    "damaged_payload_is_delivered": 13,
+    "damaged_payload_is_delivered": 6,
     "damaged_payload_is_skipped": 13,
     "damaged_payload_is_stored": 13,
     "delay_of_a_return_is_ignored": 16,
