@@ -14,7 +14,7 @@ from oncemq.protocol.errors import PipelineFailed, PipelineInvalid
 from oncemq.spark.audit.pipelines import audit_pipelines
 from oncemq.spark.audit.pipelines.auditor import AuditedPipeline
 from oncemq.spark.pipeline import Pipeline, Source, Transform, Value, run
-from oncemq.spark.pipeline.value_decoder import decode
+from oncemq.spark.pipeline.values.decoder import decode
 from oncemq.spark.targets.declarations import ParquetTarget, TopicTarget
 from tests.spark.pipeline.files import changed, problems_in
 

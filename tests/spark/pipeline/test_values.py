@@ -26,7 +26,7 @@ def messages(spark: SparkSession, values: Sequence[bytes]) -> DataFrame:
 
 
 def rows_of(spark: SparkSession, value: Value, values: Sequence[bytes]) -> list[dict[str, Any]]:
-    from oncemq.spark.pipeline.value_decoder import decode_values
+    from oncemq.spark.pipeline.values.decoder import decode_values
 
     found = decode_values(messages(spark, values), value, ("offset",)).orderBy("message_offset").collect()
     return [row.asDict(recursive=True) for row in found]
@@ -123,7 +123,7 @@ def test_text_is_utf8_and_bytes_are_anything(spark: SparkSession) -> None:
 
 
 def test_only_columns_that_are_needed_are_read() -> None:
-    from oncemq.spark.pipeline.value_decoder import source_columns
+    from oncemq.spark.pipeline.values.decoder import source_columns
 
     def columns(value: Value, *kept: Any) -> list[str]:
         return source_columns(value, kept)
@@ -215,7 +215,7 @@ def test_an_error_of_ours_inside_of_spark_is_the_same_error_outside(spark: Spark
 
 
 def test_rows_without_a_value_become_json(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.value_encoder import encode_rows
+    from oncemq.spark.pipeline.values.encoder import encode_rows
 
     rows = spark.createDataFrame([(1, "ada", None)], "id bigint, customer string, note string")
     [row] = encode_rows(rows, Encoding(key="customer")).collect()
@@ -223,7 +223,7 @@ def test_rows_without_a_value_become_json(spark: SparkSession) -> None:
 
 
 def test_rows_with_a_value_are_messages_as_they_stand(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.value_encoder import encode_rows
+    from oncemq.spark.pipeline.values.encoder import encode_rows
 
     rows = spark.createDataFrame([(bytearray(b"\xff"), bytearray(b"k"))], "value binary, key binary")
     [row] = encode_rows(rows, Encoding()).collect()
@@ -233,7 +233,7 @@ def test_rows_with_a_value_are_messages_as_they_stand(spark: SparkSession) -> No
 
 
 def test_rows_may_say_their_topic(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.value_encoder import encode_rows
+    from oncemq.spark.pipeline.values.encoder import encode_rows
 
     rows = spark.createDataFrame([(1, "bills")], "id bigint, topic string")
     [row] = encode_rows(rows, Encoding(), by_row=True).collect()
@@ -241,7 +241,7 @@ def test_rows_may_say_their_topic(spark: SparkSession) -> None:
 
 
 def test_rows_that_can_not_be_messages_are_refused_by_name(spark: SparkSession) -> None:
-    from oncemq.spark.pipeline.value_encoder import encode_rows
+    from oncemq.spark.pipeline.values.encoder import encode_rows
 
     rows = spark.createDataFrame([("x", 1)], "value string, id int")
     with pytest.raises(PipelineInvalid, match="a message has a 'value', but no column 'id'; remove it"):

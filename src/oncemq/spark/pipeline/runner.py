@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from oncemq.spark.pipeline.dead_letters import keep_dead_letters
 from oncemq.spark.pipeline.model import Pipeline
 from oncemq.spark.pipeline.pipeline_file import ensure_valid
 from oncemq.spark.pipeline.progress import Reporter, SilentReporter, Summary
@@ -23,6 +22,7 @@ from oncemq.spark.pipeline.runs.handle import RunningPipeline
 from oncemq.spark.pipeline.runs.stream import build_streams, call_timeout, call_timeout_s
 from oncemq.spark.pipeline.runs.topics import require_topics
 from oncemq.spark.pipeline.runs.watcher import ProgressWatcher
+from oncemq.spark.pipeline.values.dead_letters import keep_dead_letters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

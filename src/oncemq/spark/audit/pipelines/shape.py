@@ -18,7 +18,7 @@ from oncemq.spark.options import STREAM_ONLY
 from oncemq.spark.pipeline.model import Input
 from oncemq.spark.pipeline.runs.stream import source_options
 from oncemq.spark.pipeline.transform import apply_transform
-from oncemq.spark.pipeline.value_decoder import decode_values
+from oncemq.spark.pipeline.values.decoder import decode_values
 from oncemq.spark.source.offset_options import STARTING
 from oncemq.spark.source.topic_selection import SELECTING
 

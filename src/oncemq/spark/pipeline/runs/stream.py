@@ -25,8 +25,8 @@ class Streams(NamedTuple):
 
 
 def build_streams(session: SparkSession, pipeline: Pipeline, url: str, folder: str = ".") -> Streams:
-    from oncemq.spark.pipeline.dead_letters import dead_rows
-    from oncemq.spark.pipeline.value_decoder import decode
+    from oncemq.spark.pipeline.values.dead_letters import dead_rows
+    from oncemq.spark.pipeline.values.decoder import decode
 
     messages = {view: _messages(session, pipeline, view, url) for view in pipeline.inputs}
     decoded = {
@@ -46,7 +46,7 @@ def _result(
     session: SparkSession, pipeline: Pipeline, messages: Mapping[str, DataFrame], url: str, folder: str
 ) -> DataFrame:
     from oncemq.spark.pipeline.transform import apply_transform
-    from oncemq.spark.pipeline.value_encoder import encode_rows
+    from oncemq.spark.pipeline.values.encoder import encode_rows
 
     views = {view: _input_rows(messages[view], view, each) for view, each in pipeline.inputs.items()}
     views |= {view: _table_rows(session, table, url) for view, table in pipeline.tables.items()}
@@ -64,7 +64,7 @@ def _input_rows(messages: DataFrame, view: str, each: Input) -> DataFrame:
     from pyspark.sql import functions as F
 
     from oncemq.spark.pipeline.transform import apply_watermark
-    from oncemq.spark.pipeline.value_decoder import decode_values
+    from oncemq.spark.pipeline.values.decoder import decode_values
 
     # Spark does not count the rows of Python data sources.
     messages = messages.observe(OBSERVED + view, F.count(F.lit(1)).alias("rows"))
@@ -72,7 +72,7 @@ def _input_rows(messages: DataFrame, view: str, each: Input) -> DataFrame:
 
 
 def _table_rows(session: SparkSession, table: Table, url: str) -> DataFrame:
-    from oncemq.spark.pipeline.value_decoder import decode_values, source_columns
+    from oncemq.spark.pipeline.values.decoder import decode_values, source_columns
 
     if table.parquet:
         return session.read.parquet(table.parquet)
@@ -90,7 +90,7 @@ def _table_rows(session: SparkSession, table: Table, url: str) -> DataFrame:
 
 def source_options(pipeline: Pipeline, view: str, url: str) -> dict[str, str]:
     """The options of `format("oncemq")` for one of the sources."""
-    from oncemq.spark.pipeline.value_decoder import source_columns
+    from oncemq.spark.pipeline.values.decoder import source_columns
 
     each = pipeline.inputs[view]
     source = each.source

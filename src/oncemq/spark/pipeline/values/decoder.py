@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from oncemq.spark.pipeline import ddl
 from oncemq.spark.pipeline.model import MALFORMED_COLUMN, MESSAGE_COLUMNS, MESSAGE_PREFIX, Value
-from oncemq.spark.pipeline.value_reasons import csv_reason, json_reason
+from oncemq.spark.pipeline.values.reasons import csv_reason, json_reason
 from oncemq.spark.typed.options import ERROR_COLUMN
 
 #: Temporary columns, with names that no schema has.

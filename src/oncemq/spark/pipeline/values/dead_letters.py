@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from oncemq.spark.pipeline.value_decoder import Decoded
+    from oncemq.spark.pipeline.values.decoder import Decoded
 
 _PREFIX = "oncemq-"
 _REASON_CHARACTERS_MAX = 500
