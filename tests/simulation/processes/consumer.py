@@ -212,7 +212,10 @@ class Consumer(Process):
         self._continue()
 
     def _take_messages(self, reply: GetReply, sent_ms: int) -> None:
-        messages = self._buffer.decode()
+        try:
+            messages = self._buffer.decode()
+        except errors.Undecodable as error:
+            raise Violation(f"damaged: {self.name} got {error.text}") from None
         assert self.model is not None
         first = messages[0].offset
         for message in messages:
