@@ -108,7 +108,18 @@ def test_what_may_wait_is_awaited() -> None:
         methods = {name for name, _ in inspect.getmembers(shell, inspect.isfunction) if not name.startswith("_")}
         plain = {name for name in methods if not inspect.iscoroutinefunction(getattr(shell, name))}
         collected = {"put", "put_many", "ack"} if shell is oncemq.aio.Transaction else set()
-        known = {"put_nowait", "read", "read_frames", "messages", "frames", "tasks", "handling", "done", "transaction"}
+        known = {
+            "put_nowait",
+            "read",
+            "read_frames",
+            "messages",
+            "frames",
+            "objects",
+            "tasks",
+            "handling",
+            "done",
+            "transaction",
+        }
         known |= {"stager"}
         assert plain <= known | collected, shell
 

@@ -25,7 +25,9 @@ def submitted(folder: Path, script: str, *arguments: str, **environment: str) ->
     fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)
     path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    variables = {**os.environ, "JAVA_HOME": "/opt/java", "PATH": path, **environment}
+    # A session of Spark in this process sets the Python of its own workers.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    variables = {**own, "JAVA_HOME": "/opt/java", "PATH": path, **environment}
     found = subprocess.run(
         ["sh", "-c", script, "run", *arguments], env=variables, capture_output=True, text=True, check=True
     )
