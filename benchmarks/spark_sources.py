@@ -105,7 +105,7 @@ class MemorySource(DataSource):
         return "memory_batches"
 
     def schema(self) -> str:
-        return ", ".join(f"{name} {kind}" for name, kind in SPARK_TYPES.items())
+        return ", ".join(f"{name} {kind}" for name, kind in SPARK_TYPES.items() if name in NAMES)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
         return _MemoryReader(_Rows(self.options))
