@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -32,6 +33,8 @@ from oncemq.tools.shell.session import Session
 
 #: How long the list of topics is cached for completion.
 _TOPICS_CACHE_S = 2.0
+#: The exit code after SIGTERM or SIGHUP.
+_TERMINATED = 143
 
 
 class TerminalDisplay:
@@ -144,5 +147,24 @@ async def _read(session: Session, prompting: PromptSession[str]) -> None:
 
 
 def run(make: Callable[[TerminalDisplay], Session], folder: Path) -> int:
-    """Run a shell at the terminal. `folder` holds the history."""
-    return asyncio.run(interact(make, history_in(folder)))
+    """Run a shell at the terminal. `folder` holds the history. Returns the exit code."""
+    return asyncio.run(_interact_until_signal(make, history_in(folder)))
+
+
+async def _interact_until_signal(make: Callable[[TerminalDisplay], Session], history: History) -> int:
+    """Run until the user or a signal ends the shell.
+
+    The event loop handles the signals. An exception of a signal handler could be raised inside a callback that
+    swallows it, and the shell would continue."""
+    shell = asyncio.ensure_future(interact(make, history))
+    loop = asyncio.get_running_loop()
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            # Windows has no such handlers.
+            with suppress(NotImplementedError):
+                loop.add_signal_handler(number, shell.cancel)
+    try:
+        return await shell
+    except asyncio.CancelledError:
+        return _TERMINATED
