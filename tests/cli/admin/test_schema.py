@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
+import pytest
+
+from oncemq.cli.admin import schema
+from oncemq.protocol import errors
+from oncemq.protocol.schema.definitions.parse import parse_definition
 from tests.cli.shell import Shell
 from tests.protocol.schema.test_definitions import AVRO, PROTO
 
@@ -52,6 +58,13 @@ def test_a_schema_is_shown_in_other_languages(shell: Shell) -> None:
     assert (shown["version"], shown["fields"][0]) == (1, {"name": "id", "type": "int64", "nullable": False})
     assert _fails(shell, 5, "schema", "get", topic, "--version", "2")
     assert _fails(shell, 5, "schema", "get", "nowhere")
+
+
+def test_an_arrow_schema_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pyarrow", "oncemq.protocol.schema.arrow"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(errors.MissingExtra, match=r"pip install 'oncemq\[arrow\]'"):
+        schema._as(parse_definition(FIELDS), "arrow")
 
 
 def test_schemas_are_listed(shell: Shell) -> None:

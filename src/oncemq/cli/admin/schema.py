@@ -231,7 +231,10 @@ def _as(found: Schema, form: str) -> str:
     if form == "fields":
         return fields_text(found.fields, ",\n")
     if form == "arrow":
-        return str(require("oncemq.protocol.schema.arrow", "--as arrow").to_arrow(found))
+        require("pyarrow", "--as arrow")
+        from oncemq.protocol.schema.arrow import to_arrow
+
+        return str(to_arrow(found))
     return json.dumps(to_json_schema(found) if form == "json-schema" else to_avro(found), indent=2, ensure_ascii=False)
 
 
