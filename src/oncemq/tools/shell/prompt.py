@@ -156,8 +156,8 @@ async def _interact_until_signal(make: Callable[[TerminalDisplay], Session], his
 
     The event loop handles the signals. An exception of a signal handler could be raised inside a callback that
     swallows it, and the shell would continue."""
-    shell = asyncio.ensure_future(interact(make, history))
-    loop = asyncio.get_running_loop()
+    loop, shell = asyncio.get_running_loop(), asyncio.current_task()
+    assert shell is not None
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
@@ -165,6 +165,6 @@ async def _interact_until_signal(make: Callable[[TerminalDisplay], Session], his
             with suppress(NotImplementedError):
                 loop.add_signal_handler(number, shell.cancel)
     try:
-        return await shell
+        return await interact(make, history)
     except asyncio.CancelledError:
         return _TERMINATED
