@@ -115,6 +115,18 @@ def test_a_batch_is_sent_when_it_has_enough_messages(client: Client, store: Stor
     assert store.values() == [b"%d" % index for index in range(25)]
 
 
+def test_what_was_put_while_a_topic_is_looked_up_is_sent_in_batches_of_the_usual_size(
+    client: Client, store: Store
+) -> None:
+    client.put("other", b"")
+    store.is_slow = True
+    for _ in range(25):
+        client.put_nowait("t", b"", key=b"k")
+    store.is_slow = False
+    client.flush()
+    assert [len(messages) for topic, _, messages in store.batches if topic == "t"] == [10, 10, 5]
+
+
 def test_a_batch_is_sent_when_it_has_enough_bytes(client: Client, store: Store) -> None:
     for _ in range(3):
         client.put_nowait("t", b"x" * 600)
@@ -413,7 +425,9 @@ def wait_for(is_true: Callable[[], bool]) -> bool:
 
 
 def test_cuts_fall_between_values_and_end_at_the_end() -> None:
-    assert cuts([], 10) == []
-    assert cuts([b"x" * 10] * 2, 10) == [2]
-    assert cuts([b"x" * 10] * 5, 20) == [2, 4, 5]
-    assert cuts([b"x" * 100] * 3, 10) == [1, 2, 3]
+    assert cuts([], 10, 9) == []
+    assert cuts([b"x" * 10] * 2, 10, 9) == [2]
+    assert cuts([b"x" * 10] * 5, 20, 9) == [2, 4, 5]
+    assert cuts([b"x" * 100] * 3, 10, 9) == [1, 2, 3]
+    assert cuts([b""] * 7, 10, 3) == [3, 6, 7]
+    assert cuts([b"x" * 10] * 5, 40, 3) == [3, 5]

@@ -67,15 +67,16 @@ class BatchBuffer:
         value = self.handles.pop().at
         self.size -= len(value[0] if isinstance(value, tuple) else value)  # type: ignore[arg-type]
 
-    def freeze(self, bytes_max: int) -> Iterator[tuple[Batch, Parts]]:
-        """Take what is there now, in batches: one, unless the messages are large or have different options."""
+    def freeze(self, bytes_max: int, messages_max: int) -> Iterator[tuple[Batch, Parts]]:
+        """Take what is there now, in batches: one, unless there is more than that, or the messages have different
+        options."""
         taken = self._take()
         values: list[Any] = [handle.at for handle in taken]
         if self.is_mixed:
-            yield from self._freeze_mixed(taken, values, bytes_max)
+            yield from self._freeze_mixed(taken, values, bytes_max, messages_max)
             return
         start = 0
-        for stop in cuts(values, bytes_max):
+        for stop in cuts(values, bytes_max, messages_max):
             batch = Batch(self.topic, self.producer)
             _assign(taken[start:stop], batch)
             yield batch, (self.create, values[start:stop], None, None, NO_TIMES)
@@ -91,7 +92,7 @@ class BatchBuffer:
         return taken
 
     def _freeze_mixed(
-        self, taken: list[PendingMessage], values: list[Any], bytes_max: int
+        self, taken: list[PendingMessage], values: list[Any], bytes_max: int, messages_max: int
     ) -> Iterator[tuple[Batch, Parts]]:
         items: list[Item] = [
             (value, None, None, self.create, NO_TIMES) if type(value) is bytes else value for value in values
@@ -102,7 +103,7 @@ class BatchBuffer:
             part = taken[start : start + len(columns)]
             start += len(columns)
             first = 0
-            for stop in cuts([item[0] for item in columns], bytes_max):
+            for stop in cuts([item[0] for item in columns], bytes_max, messages_max):
                 batch = Batch(self.topic, self.producer)
                 _assign(part[first:stop], batch)
                 run_values, keys, headers, _, _ = (list(column) for column in zip(*columns[first:stop], strict=True))

@@ -205,7 +205,7 @@ def _chunks(values: Iterable[Value], messages_max: int, bytes_max: int) -> Itera
             yield chunk
             continue
         start = 0
-        for stop in cuts(chunk, bytes_max):
+        for stop in cuts(chunk, bytes_max, messages_max):
             yield chunk[start:stop]
             start = stop
 
@@ -215,17 +215,18 @@ def _check_length(found: Sequence[object], count: int, what: str) -> None:
         raise ValueError(f"put_many got fewer {what} than values")
 
 
-def cuts(values: Sequence[bytes], bytes_max: int) -> list[int]:
-    """Return where to cut values into batches of not much more than `bytes_max`. The last cut is their end."""
+def cuts(values: Sequence[bytes], bytes_max: int, messages_max: int) -> list[int]:
+    """Return where to cut values into batches of at most `messages_max`, and of not much more than `bytes_max`. The
+    last cut is their end."""
     count = len(values)
     if not count:
         return []
-    if sum(map(len, values)) <= 2 * bytes_max:
+    if count <= messages_max and sum(map(len, values)) <= 2 * bytes_max:
         return [count]
-    found, size = [], 0
+    found, start, size = [], 0, 0
     for index, value in enumerate(values):
-        if size and size + len(value) > bytes_max:
+        if index - start == messages_max or (size and size + len(value) > bytes_max):
             found.append(index)
-            size = 0
+            start, size = index, 0
         size += len(value)
     return [*found, count]

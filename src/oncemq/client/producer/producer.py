@@ -366,7 +366,7 @@ class Producer(Generic[H]):
         if self.schemas.is_awaited(buffer.topic) and not self.driver.core.has_outbox:
             return
         known = self.schemas.find(buffer.topic)
-        for batch, parts in buffer.freeze(self.batch_bytes):
+        for batch, parts in buffer.freeze(self.batch_bytes, self.batch_messages):
             try:
                 claim = claim_of(buffer.topic, parts[1], known) if buffer.known is None else buffer.known.claim
                 operation, payload = make_put(buffer.topic, *parts, claim)
