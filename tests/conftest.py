@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,13 @@ from tests.forking import ForkedBroker
 _END_OTHERS = """select pg_terminate_backend(pid) from pg_stat_activity
     where datname = current_database() and pid <> pg_backend_pid()"""
 _SCHEMAS = "select nspname from pg_namespace where nspname !~ '^(pg_|information_schema)'"
+
+
+def pytest_configure() -> None:
+    """Programs that tests start inherit ignored signals. `nohup` and `&` make a shell ignore two of them."""
+    for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
