@@ -7,9 +7,9 @@ from collections import Counter
 import msgspec
 import pytest
 
-from oncemq.broker import waiting, work
 from oncemq.broker.housekeeping import Policy
-from oncemq.broker.request_queue import ACTIVE_MS, PAYBACK_MS_MAX, QUEUE_BYTES_MAX
+from oncemq.broker.requests import waiting, work
+from oncemq.broker.requests.request_queue import ACTIVE_MS, PAYBACK_MS_MAX, QUEUE_BYTES_MAX
 from oncemq.client.core.commands.inflight import INFLIGHT_BYTES_MAX
 from oncemq.config.gateways import HttpOptions
 from oncemq.config.settings import ServeSettings

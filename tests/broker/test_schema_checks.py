@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from oncemq.broker import schema_checks, work
+from oncemq.broker import schema_checks
+from oncemq.broker.requests import work
 from oncemq.engine.decide.decision import Decision
 from oncemq.protocol import commands, replies
 from oncemq.protocol.batch import checksum, encode_batch

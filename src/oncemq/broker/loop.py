@@ -16,12 +16,12 @@ from oncemq.broker.group_builder import GroupBuilder
 from oncemq.broker.housekeeping import Housekeeping, Policy
 from oncemq.broker.network import Network
 from oncemq.broker.recovery import count_missing_extents, fitting, recover
-from oncemq.broker.request import Request
-from oncemq.broker.request_queue import PeerQueue, RequestQueue
+from oncemq.broker.requests.request import Request
+from oncemq.broker.requests.request_queue import PeerQueue, RequestQueue
+from oncemq.broker.requests.waiting import WaitingRequests
+from oncemq.broker.requests.work import RefusalBudget, units_of_header
 from oncemq.broker.round import Round
 from oncemq.broker.sql_projection import project
-from oncemq.broker.waiting import WaitingRequests
-from oncemq.broker.work import RefusalBudget, units_of_header
 from oncemq.journal.contract import Group, Journal
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame, decode_request, encode_not_now, encode_refusal

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from oncemq.broker.clock import Clock
 from oncemq.broker.event_log import is_logged, log_level, log_lines
 from oncemq.broker.group_builder import NO_SPACE, GroupBuilder
-from oncemq.broker.request import Request
-from oncemq.broker.schema_checks import refuse_values
-from oncemq.broker.waiting import (
+from oncemq.broker.requests.request import Request
+from oncemq.broker.requests.waiting import (
     EVERYONE,
     WAITING_PER_PEER_MAX,
     WaitingRequest,
@@ -22,7 +21,8 @@ from oncemq.broker.waiting import (
     WaitTarget,
     wait_ms_of,
 )
-from oncemq.broker.work import ROUND_UNITS_MAX, WorkBudget, units_of
+from oncemq.broker.requests.work import ROUND_UNITS_MAX, WorkBudget, units_of
+from oncemq.broker.schema_checks import refuse_values
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.ticks import TICK_BYTES_MAX
 from oncemq.engine.engine import ApplyFailed, Engine

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from oncemq.broker.loop import Broker
-from oncemq.broker.request import Request
-from oncemq.broker.request_queue import PeerQueue, RequestQueue
+from oncemq.broker.requests.request import Request
+from oncemq.broker.requests.request_queue import PeerQueue, RequestQueue
 from oncemq.broker.round import Round
 from oncemq.protocol.frames import Frame
 from tests.simulation.bugs.registry import Patch, bug

@@ -3,7 +3,8 @@ of the simulation have, and the code that defers the rest to the next round woul
 
 from __future__ import annotations
 
-from oncemq.broker import request_queue, round, work
+from oncemq.broker import round
+from oncemq.broker.requests import request_queue, work
 from oncemq.client.core.commands import wire
 from oncemq.engine import event_bytes
 from oncemq.engine.decide import ticks

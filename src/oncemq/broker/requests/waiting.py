@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from heapq import heapify, heappop, heappush
 
-from oncemq.broker.request import Request
+from oncemq.broker.requests.request import Request
 from oncemq.protocol.commands import Get, GetAny, Read, Take
 
 #: Heap entries of answered requests are removed once there are this many of them and they are half of all entries.

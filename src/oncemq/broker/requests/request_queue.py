@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from oncemq.broker.request import Request
+from oncemq.broker.requests.request import Request
 from oncemq.protocol.frames import Frame
 
 #: When this many requests or bytes wait, a peer can add only what its share allows. A client has at most 24 MiB in
