@@ -88,6 +88,19 @@ def test_a_driver_that_dies_while_it_publishes_is_completed_by_the_next(s3: S3Se
     assert sink.leftovers() == []
 
 
+def test_a_replay_without_rows_completes_the_batch_of_the_driver_that_died(s3: S3Server, tmp_path: Path) -> None:
+    """A query may compute other rows from the same messages, such as those of the last hour."""
+    sink = ParquetBucket(s3, tmp_path.name)
+    messages = write_all(sink.writer(), [range(3)], batch=0)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(ObjectFolder, "copy", lambda *_: 1 // 0)
+        sink.writer().commit(messages, 0)
+    sink.run([[]], batch=0)
+    sink.run([range(3, 5)], batch=1)
+    assert sink.numbers() == list(range(5))
+    assert sink.leftovers() == []
+
+
 def test_files_of_tasks_that_were_never_committed_are_not_seen(sink: Sink) -> None:
     write(sink.writer(), record_batches(range(100)), batch=1)
     assert sink.numbers() == [0, 1, 2]
