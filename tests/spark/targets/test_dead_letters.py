@@ -13,24 +13,30 @@ import pytest
 
 from oncemq.client.sync import Client
 from oncemq.spark.options import sink_options
+from oncemq.spark.sink import writers
+from oncemq.spark.sink.writers import StreamWriter
 from oncemq.spark.targets.dead_letters import DeadLetterWriter
 from oncemq.testing.broker_process import BrokerProcess
 from tests.spark.targets.failing_disk import Stopped
 from tests.spark.targets.sink_drivers import (
     DeltaFolder,
     Message,
+    ParquetBucket,
     ParquetFolder,
     PostgresRows,
     Sink,
     identity_of,
     record_batches,
+    schema_of,
 )
 
 TOPIC = "numbers.dead"
 
 
-@pytest.fixture(params=["parquet", "delta", "postgres"])
+@pytest.fixture(params=["parquet", "delta", "postgres", "parquet in s3"])
 def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Sink:
+    if request.param == "parquet in s3":
+        return ParquetBucket(request.getfixturevalue("s3"), tmp_path.name)
     if request.param == "parquet":
         return ParquetFolder(tmp_path / "numbers")
     if request.param == "delta":
@@ -129,6 +135,25 @@ def test_a_commit_of_dead_letters_that_fails_writes_no_rows(
     assert sink.leftovers() == []
     pipeline.run([range(4)], 0)
     pipeline.check(range(4))
+
+
+@pytest.mark.parametrize("topic", ["numbers", "dead letters"])
+def test_a_topic_of_any_name_gets_its_rows(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    client.subscribe(TOPIC, "reader")
+    client.subscribe(topic, "reader")
+    rows = StreamWriter(sink_options({"url": broker.url, "topic": topic}, is_stream=True), schema_of(value="string"))
+    writer = DeadLetterWriter(rows, sink_options({"url": broker.url, "create": "true"}, is_stream=True), "")
+    query = uuid.uuid4().hex
+    writer.identify = lambda: identity_of(0, 0, query)
+    monkeypatch.setattr(writers, "task_identity", writer.identify)
+    value = pa.record_batch({"value": ["good", ""]})
+    dead = pa.record_batch({"topic": [TOPIC, TOPIC], "value": ["", "bad"]})
+    batch = {"row": with_nulls(value, pa.array([True, False])), "dead": with_nulls(dead, pa.array([False, True]))}
+    writer.commit([writer.write(iter([pa.record_batch(batch)]))], 0)
+    assert [message.text for message in client.read(topic, 0)] == ["good"]
+    assert [message.text for message in client.read(TOPIC, 0)] == ["bad"]
 
 
 def test_a_task_that_fails_leaves_no_dead_letters(broker: BrokerProcess, client: Client, tmp_path: Path) -> None:

@@ -117,8 +117,9 @@ class DeadLetterWriter(DataSourceStreamArrowWriter):
 
 
 def _writer_name(identity: TaskIdentity) -> str:
-    """The name under which the broker remembers the commits of dead letters. The rows of a topic have another one."""
-    return f"spark:{identity.query_id}/dead letters"
+    """The name under which the broker remembers the commits of dead letters. Rows in a topic have another one, whatever
+    the topic's name is (`stream_writer_name`)."""
+    return f"spark-dead-letters:{identity.query_id}"
 
 
 def _found(messages: Sequence[WriterCommitMessage | None]) -> list[RowsAndLetters]:
