@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncemq.protocol import errors
-from oncemq.protocol.batch import TYPED, batch_problem, decode_batch, decode_stored, layout_of, split, typed_layout
-from oncemq.protocol.columnar import TEXT_BYTES_MAX, describe, parse_description, schema_problem
+from oncemq.protocol.batch import TYPED, batch_problem, decode_batch, decode_stored, split
+from oncemq.protocol.columnar import TEXT_BYTES_MAX, describe, parse_description
 from oncemq.protocol.schema import parse_fields
 from tests.protocol.vectors import TYPED_BATCHES, typed_payload
 
@@ -67,6 +67,9 @@ def test_damage_is_malformed_and_nothing_else(whole: tuple[bytes, int], seed: in
         ([["a", "string"]], [b"", struct.pack("<ii", 1, 1), b"x"], "start at 0"),
         ([["a", ["list", "int8"]]], [b"", struct.pack("<ii", 0, 2**31 - 1), b"", b""], "bytes instead of"),
         ([["a", "int8"]], [b"", b"x", b"more"], "do not have 3 buffers"),
+        ([["a", ["map", "bool", "int8"]]], [b"", struct.pack("<ii", 0, 1), b"", b"x", b"", b"x"], "unknown type"),
+        ([["a", ["map", "int8", "int8"]]], [b"", struct.pack("<ii", 0, 1), b"\0", b"x", b"", b"x"], "not be null"),
+        ([[f"s{n}", ["struct", [[f"{m}", "int8"] for m in range(1_500)]]] for n in range(2)], [], "more than 2000"),
     ],
 )
 def test_a_hostile_batch_is_refused_with_its_reason(description: object, buffers: list[bytes], reason: str) -> None:
@@ -101,22 +104,23 @@ def test_a_value_that_its_type_does_not_have_can_be_skipped_alone() -> None:
     assert decode_stored(payload, "t", 1, 12, 0, 2, 1, 1)[0].text == '{"at":"1970-01-01T00:00:00Z"}'
 
 
-def test_what_a_null_has_as_bytes_means_nothing() -> None:
-    payload = _batch([["at", "timestamp"]], 1, [b"\0", struct.pack("<q", 2**62)])
+@pytest.mark.parametrize(
+    ("kind", "buffers"),
+    [
+        ("timestamp", [struct.pack("<q", 2**62)]),
+        ("string", [struct.pack("<ii", 0, 1), b"\xff"]),
+        (["decimal", 5, 2], [(10**30).to_bytes(16, "little")]),
+    ],
+)
+def test_what_a_null_has_as_bytes_means_nothing(kind: object, buffers: list[bytes]) -> None:
+    payload = _batch([["at", kind]], 1, [b"\0", *buffers])
     assert decode_batch(payload, "t", 1, 0, 0, 0, 1)[0].value == b'{"at":null}'
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ("id: int32 not null, name: string", None),
-        ("id: int32 not null", "the columns are id, name; those of the schema are id"),
-        ("id: int64 not null, name: string", "column 'id' has the type int32, in the schema int64"),
-        ("id: int32, name: string not null", "column 'name' contains nulls, which the schema does not allow"),
-    ],
-)
-def test_a_batch_is_compared_with_a_schema(fields: str, reason: str | None) -> None:
-    payload, _ = PAYLOADS[1]
-    layout = typed_layout(payload, layout_of(payload))
-    assert layout is not None
-    assert schema_problem(layout, parse_fields(fields)) == reason
+def test_a_decimal_with_more_digits_than_its_type_is_malformed() -> None:
+    for number in (100_000, -100_000):
+        payload = _batch([["price", ["decimal", 5, 2]]], 1, [b"", number.to_bytes(16, "little", signed=True)])
+        with pytest.raises(errors.Malformed, match="more digits"):
+            split(payload)
+    payload = _batch([["price", ["decimal", 5, 2]]], 1, [b"", (99_999).to_bytes(16, "little")])
+    assert decode_batch(payload, "t", 1, 0, 0, 0, 1)[0].value == b'{"price":"999.99"}'

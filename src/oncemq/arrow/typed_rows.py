@@ -4,15 +4,15 @@ Avro and Protobuf."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 
 from oncemq.arrow.payloads import MessageColumns, Payload, build_payloads
 from oncemq.arrow.typed_payloads import TypedRows, build_typed_payloads
 from oncemq.protocol.batch import split
-from oncemq.protocol.schema import Field, ListType, MapType, SchemaVersion, StructType
+from oncemq.protocol.schema import Field, SchemaVersion
 from oncemq.protocol.schema.constraints import NUMBER
+from oncemq.protocol.schema.model import nested_fields
 from oncemq.protocol.schema.values.codec import codec_of
 from oncemq.protocol.schema.values.payload import check_values
 
@@ -48,13 +48,4 @@ def _encoded(rows: TypedRows, version: SchemaVersion) -> MessageColumns:
 
 
 def _has_limits(fields: tuple[Field, ...]) -> bool:
-    return any(set(field.constraints) - {NUMBER} or _has_limits(_nested(field)) for field in fields)
-
-
-def _nested(field: Field) -> tuple[Field, ...]:
-    kind: Any = field.type
-    if isinstance(kind, ListType):
-        return (kind.item,)
-    if isinstance(kind, MapType):
-        return (kind.value,)
-    return kind.fields if isinstance(kind, StructType) else ()
+    return any(set(field.constraints) - {NUMBER} or _has_limits(nested_fields(field.type)) for field in fields)

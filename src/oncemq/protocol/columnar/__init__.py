@@ -11,7 +11,6 @@ from oncemq.protocol.columnar.layout import (
     ColumnLayout,
     ValuesLayout,
     row_text_bytes,
-    schema_problem,
     values_layout,
 )
 from oncemq.protocol.columnar.rows import decimal_text, row_values
@@ -25,6 +24,5 @@ __all__ = [
     "parse_description",
     "row_text_bytes",
     "row_values",
-    "schema_problem",
     "values_layout",
 ]

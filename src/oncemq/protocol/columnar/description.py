@@ -8,7 +8,7 @@ description says what the bytes are. What the values may be (nullable, defaults)
               | "timestamp_ntz"
             | ["decimal", precision, scale]
             | ["list", type of the items]
-            | ["map", type of the keys, type of the values]
+            | ["map", "string" or an integer type, type of the values]
             | ["struct", columns]
 """
 
@@ -33,9 +33,11 @@ from oncemq.protocol.schema.model import (
     Scalar,
     StructType,
     Type,
+    count_fields,
 )
+from oncemq.protocol.schema.validate import KEY_KINDS
 
-_SCALARS = {kind: Scalar(kind) for kind in SCALAR_KINDS}
+_SCALARS: dict[str, Scalar] = {kind: Scalar(kind) for kind in SCALAR_KINDS}
 
 
 def describe(fields: tuple[Field, ...]) -> bytes:
@@ -59,7 +61,7 @@ def _encode(kind: Type) -> Any:
     return ["struct", _encode_members(kind.fields)]
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def parse_description(raw: bytes) -> tuple[Field, ...]:
     """Decode a description. All fields are nullable. Raises Malformed."""
     if len(raw) > limits.SCHEMA_BYTES_MAX:
@@ -68,7 +70,10 @@ def parse_description(raw: bytes) -> tuple[Field, ...]:
         decoded = msgspec.msgpack.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise errors.Malformed(f"the description of the columns can't be decoded: {error}") from None
-    return _parse_members(decoded, 0)
+    fields = _parse_members(decoded, 0)
+    if count_fields(fields) > limits.SCHEMA_FIELDS_MAX:
+        raise errors.Malformed(f"the batch has more than {limits.SCHEMA_FIELDS_MAX} columns on all levels")
+    return fields
 
 
 def _parse_members(members: Any, depth: int) -> tuple[Field, ...]:
@@ -98,7 +103,7 @@ def _parse(encoded: Any, depth: int) -> Type:
             return Decimal(precision, scale)
         case ["list", item]:
             return ListType(Field(ITEM, _parse(item, depth + 1)))
-        case ["map", str() as key, value] if key in _SCALARS:
+        case ["map", str() as key, value] if key in KEY_KINDS:
             return MapType(_SCALARS[key], Field(VALUE, _parse(value, depth + 1)))
         case ["struct", members]:
             return StructType(_parse_members(members, depth + 1))

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oncemq.protocol import errors
-from oncemq.protocol.columnar.description import describe, parse_description
-from oncemq.protocol.schema.fields_text import type_text
-from oncemq.protocol.schema.model import Decimal, Field, ListType, MapType, Scalar, StructType, Type
+from oncemq.protocol.columnar.description import parse_description
+from oncemq.protocol.schema.model import Decimal, Field, ListType, MapType, Scalar, StructType, Type, nested_fields
 
 if TYPE_CHECKING:
     from oncemq.protocol.batch import Buffer
@@ -66,7 +65,8 @@ _OFFSET = struct.Struct("<i")
 #                              timestamp, timestamp_ntz: i64, microseconds since 1970. decimal: i128, without the point
 #     string, binary           i32[n + 1] offsets, then the bytes
 #     list                     i32[n + 1] offsets, then the buffers of the items
-#     map                      i32[n + 1] offsets, then the buffers of the keys, then those of the values
+#     map                      i32[n + 1] offsets, then the buffers of the keys, none of which is null (the bitmap has
+#                              0 bytes), then those of the values
 #     struct                   the buffers of its members, which have n values each
 #
 # A null takes as many bytes as a value; what they are means nothing.
@@ -184,7 +184,11 @@ class _Walk:
         return ColumnLayout(kind, count, bitmap_at, offsets_at, self._take(size), size)
 
     def _parts(self, kind: Type, count: int) -> tuple[ColumnLayout, ...]:
-        return tuple(self.column(part, count) for part in part_types(kind))
+        parts = tuple(self.column(part, count) for part in part_types(kind))
+        if isinstance(kind, MapType) and parts[0].bitmap_at:
+            # JSON has no such key, and Arrow ends the process.
+            raise errors.Malformed("the keys of a map have a bitmap, and must not be null")
+        return parts
 
     def _offsets(self, count: int) -> tuple[int, int]:
         """Return the position of an offset table, and its last offset."""
@@ -201,11 +205,8 @@ def _text_bytes(field: Field, column: ColumnLayout) -> int:
 
 
 def _part_fields(kind: Type) -> Sequence[Field]:
-    if isinstance(kind, StructType):
-        return kind.fields
-    if isinstance(kind, ListType):
-        return (kind.item,)
-    return (Field("key", kind.key, nullable=False), kind.value) if isinstance(kind, MapType) else ()
+    keys = (Field("key", kind.key),) if isinstance(kind, MapType) else ()
+    return (*keys, *nested_fields(kind))
 
 
 def row_text_bytes(fields: tuple[Field, ...]) -> int:
@@ -216,26 +217,3 @@ def row_text_bytes(fields: tuple[Field, ...]) -> int:
 def _row_text_bytes(field: Field) -> int:
     nested = row_text_bytes(field.type.fields) if isinstance(field.type, StructType) else 0
     return len(field.name) + _VALUE_BYTES + nested
-
-
-def schema_problem(layout: ValuesLayout, expected: tuple[Field, ...]) -> str | None:
-    """Return why the columns of a batch are not those of a schema, or contain nulls where the schema allows none; None
-    if they fit. The time depends on the number of columns, not of rows."""
-    found, wanted = [field.name for field in layout.fields], [field.name for field in expected]
-    if found != wanted:
-        return f"the columns are {', '.join(found)}; those of the schema are {', '.join(wanted)}"
-    for field, given, column in zip(expected, layout.fields, layout.columns, strict=True):
-        if describe((field,)) != describe((given,)):
-            return f"column '{field.name}' has the type {type_text(given.type)}, in the schema {type_text(field.type)}"
-        if (path := _forbidden_null(field, column, field.name)) is not None:
-            return f"column '{path}' contains nulls, which the schema does not allow"
-    return None
-
-
-def _forbidden_null(field: Field, column: ColumnLayout, path: str) -> str | None:
-    if column.bitmap_at and not field.nullable:
-        return path
-    for part, layout in zip(_part_fields(field.type), column.parts, strict=True):
-        if (found := _forbidden_null(part, layout, f"{path}.{part.name}")) is not None:
-            return found
-    return None

@@ -111,11 +111,12 @@ def _finite(number: float) -> float | str:
 
 
 def _dates(view: memoryview, column: ColumnLayout, start: int, stop: int) -> list[Any]:
-    return _converted(view, column, start, stop, lambda days: date.fromordinal(_EPOCH_DAY + days))
+    days = _numbers(view, column, start, stop)
+    return _converted(view, column, start, stop, days, lambda day: date.fromordinal(_EPOCH_DAY + day))
 
 
 def _times(view: memoryview, column: ColumnLayout, start: int, stop: int) -> list[Any]:
-    return _converted(view, column, start, stop, _time)
+    return _converted(view, column, start, stop, _numbers(view, column, start, stop), _time)
 
 
 def _time(microseconds: int) -> time:
@@ -126,26 +127,32 @@ def _time(microseconds: int) -> time:
 
 def _timestamps(view: memoryview, column: ColumnLayout, start: int, stop: int) -> list[Any]:
     epoch = _EPOCH if _kind(column) == "timestamp" else _EPOCH_NTZ
-    return _converted(view, column, start, stop, lambda moment: epoch + timedelta(microseconds=moment))
+    moments = _numbers(view, column, start, stop)
+    return _converted(view, column, start, stop, moments, lambda moment: epoch + timedelta(microseconds=moment))
 
 
 def _converted(
-    view: memoryview, column: ColumnLayout, start: int, stop: int, convert: Callable[[int], Any]
+    view: memoryview, column: ColumnLayout, start: int, stop: int, raw: list[Any], convert: Callable[[Any], Any]
 ) -> list[Any]:
-    numbers = _numbers(view, column, start, stop)
     if not column.bitmap_at:
-        return [convert(number) for number in numbers]
+        return [convert(each) for each in raw]
     # What a null has as its bytes may be anything.
     valid = _bits(view, column.bitmap_at, start, stop)
-    return [convert(number) if is_valid else None for number, is_valid in zip(numbers, valid, strict=True)]
+    return [convert(each) if is_valid else None for each, is_valid in zip(raw, valid, strict=True)]
 
 
 def _decimals(view: memoryview, column: ColumnLayout, start: int, stop: int) -> list[Any]:
     assert isinstance(column.type, DecimalType)
-    at, scale = column.data_at, column.type.scale
+    at, scale, end = column.data_at, column.type.scale, 10**column.type.precision
     positions = range(at + DECIMAL_BYTES * start, at + DECIMAL_BYTES * stop, DECIMAL_BYTES)
     numbers = [int.from_bytes(view[at : at + DECIMAL_BYTES], "little", signed=True) for at in positions]
-    return [decimal_text(number, scale) for number in numbers]
+
+    def text(number: int) -> str:
+        if not -end < number < end:
+            raise ValueError("a decimal has more digits than its type")
+        return decimal_text(number, scale)
+
+    return _converted(view, column, start, stop, numbers, text)
 
 
 def decimal_text(unscaled: int, scale: int) -> str:
@@ -164,7 +171,7 @@ def _offsets(view: memoryview, column: ColumnLayout, start: int, stop: int) -> l
 
 
 def _texts(view: memoryview, column: ColumnLayout, start: int, stop: int) -> list[Any]:
-    return [str(raw, "utf-8") for raw in _slices(view, column, start, stop)]
+    return _converted(view, column, start, stop, _slices(view, column, start, stop), bytes.decode)
 
 
 def _binaries(view: memoryview, column: ColumnLayout, start: int, stop: int) -> list[Any]:

@@ -22,6 +22,7 @@ from oncemq.protocol.schema.model import (
     Scalar,
     StructType,
     Type,
+    nested_fields,
 )
 
 
@@ -75,14 +76,7 @@ def _type_to_builtins(kind: Type) -> str | dict[str, Any]:
 
 
 def _has_constraints(kind: Type) -> bool:
-    nested: tuple[Field, ...] = ()
-    if isinstance(kind, ListType):
-        nested = (kind.item,)
-    elif isinstance(kind, MapType):
-        nested = (kind.value,)
-    elif isinstance(kind, StructType):
-        nested = kind.fields
-    return any(field.constraints or _has_constraints(field.type) for field in nested)
+    return any(field.constraints or _has_constraints(field.type) for field in nested_fields(kind))
 
 
 def _field_from_builtins(value: Any, path: str, depth: int, name: str = "") -> Field:

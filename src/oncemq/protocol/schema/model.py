@@ -119,6 +119,20 @@ class SchemaVersion(msgspec.Struct, array_like=True, frozen=True, gc=False):
     time_ms: int = 0
 
 
+def nested_fields(kind: Type) -> tuple[Field, ...]:
+    """Return the fields inside a type: the item of a list, the value of a map, the members of a struct."""
+    if isinstance(kind, ListType):
+        return (kind.item,)
+    if isinstance(kind, MapType):
+        return (kind.value,)
+    return kind.fields if isinstance(kind, StructType) else ()
+
+
+def count_fields(fields: tuple[Field, ...]) -> int:
+    """Return the number of fields on all levels."""
+    return sum(1 + count_fields(nested_fields(field.type)) for field in fields)
+
+
 def same_types(left: Type, right: Type) -> bool:
     """Whether two types are equal, apart from documentation, defaults and constraints."""
     if isinstance(left, ListType) and isinstance(right, ListType):
