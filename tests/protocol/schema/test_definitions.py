@@ -175,3 +175,118 @@ def test_json_schema_and_avro_name_every_type() -> None:
     assert fields_text(parse_definition(json.dumps(to_avro(Schema(parse_fields(avro))))).fields) == avro
     with pytest.raises(errors.SchemaInvalid, match="u: Avro can't express uint64"):
         to_avro(Schema(parse_fields("u: uint64")))
+
+
+def _record(*fields: object) -> str:
+    return json.dumps({"type": "record", "name": "R", "fields": fields})
+
+
+def _property(value: object) -> str:
+    return json.dumps({"type": "object", "properties": {"a": value}})
+
+
+NOT_VALID = [
+    "[" * 100_000,
+    '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ' + '{"type": "array", "items": ' * 400 + "1",
+    _record("a"),
+    _record({"type": "int"}),
+    _record({"name": 5, "type": "int"}),
+    _record({"name": "a", "type": "int", "doc": 5}),
+    _record({"name": "a", "type": {"type": 5}}),
+    _record({"name": "a", "type": {"type": "enum", "name": "E", "symbols": 5}}),
+    _record({"name": "a", "type": {"type": "bytes", "logicalType": "decimal", "precision": []}}),
+    _record({"name": "a", "type": {"type": "bytes", "logicalType": []}}),
+    _record({"name": "a", "type": {"type": "int", "logicalType": "date"}, "default": 10**9}),
+    _record({"name": "a", "type": {"type": "array", "items": "int"}, "default": 5}),
+    _record({"name": "a", "type": {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}}),
+    _property({"anyOf": 5}),
+    _property({"anyOf": [True]}),
+    _property({"$ref": 5}),
+    _property({"type": [{}]}),
+    _property({"type": 5}),
+    _property({"type": "string", "format": []}),
+    _property({"type": "string", "enum": 5}),
+    _property({"type": "string", "description": 5}),
+    _property({"type": "string", "x-oncemq-type": 5}),
+    _property({"type": "string", "default": "\ud800"}),
+    _property({"type": "integer", "default": 10**30}),
+    json.dumps({"type": "object", "properties": ["a"]}),
+    json.dumps({"properties": {"a": {"type": "string"}}, "required": [[]]}),
+    '[{"name": "a", "type": {"map": {"key": 5, "value": "int8"}}}]',
+    '"\\ud800": int8',
+    "a: int64 default " + "9" * 30,
+    "a: string default " + "[" * 100_000,
+    f"a: decimal({'9' * 5_000},2)",
+    "a: int64 comment " + json.dumps("x" * 300_000),
+]
+
+
+@pytest.mark.parametrize("definition", NOT_VALID, ids=range(len(NOT_VALID)))
+def test_whatever_a_definition_contains_it_is_refused_and_nothing_else(definition: str) -> None:
+    with pytest.raises(errors.SchemaInvalid):
+        parse_definition(definition)
+
+
+DOUBLING = range(1, 28)
+TWICE = {
+    # Each type has the one before twice: a few lines are 2^28 fields.
+    "avro": _record(
+        {"name": "t0", "type": {"type": "record", "name": "T0", "fields": [{"name": "x", "type": "int"}]}},
+        *(
+            {"name": f"t{n}", "type": {"type": "record", "name": f"T{n}", "fields": [
+                {"name": "a", "type": f"T{n - 1}"}, {"name": "b", "type": f"T{n - 1}"},
+            ]}}
+            for n in DOUBLING
+        ),
+    ),
+    "json-schema": json.dumps({
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/t27"}},
+        "$defs": {"t0": {"type": "integer"}} | {
+            f"t{n}": {"properties": {"a": {"$ref": f"#/$defs/t{n - 1}"}, "b": {"$ref": f"#/$defs/t{n - 1}"}}}
+            for n in DOUBLING
+        },
+    }),
+    "protobuf": 'syntax = "proto3";\nmessage T0 { int32 x = 1; }\n' + "\n".join(
+        f"message T{n} {{ T{n - 1} a = 1; T{n - 1} b = 2; }}" for n in DOUBLING
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TWICE)
+def test_a_definition_that_would_have_billions_of_fields_is_refused_at_once(kind: Any) -> None:
+    with pytest.raises(errors.SchemaInvalid, match="more than 2000 fields"):
+        parse_definition(TWICE[kind], kind, message="T27" if kind == "protobuf" else "")
+
+
+def test_a_chain_of_references_is_followed_to_a_limit() -> None:
+    chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(500)} | {"d500": {"type": "string"}}
+    properties = {f"p{n}": {"$ref": "#/$defs/d0"} for n in range(100)}
+    with pytest.raises(errors.SchemaInvalid, match="more than 10,000 references"):
+        parse_definition(json.dumps({"properties": properties, "$defs": chain}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ('a: int64 not null default "x"', "a: its default is not of type int64: Expected int, got str"),
+        ("a: int8 default 500", "a: its default is not of type int8: Expected int <= 127"),
+        ('a: decimal(4,2) default "12345.6"', "a: its default is not of type decimal"),
+        ('a: list<struct<b: date default "soon">>', "a.item.b: its default is not of type date"),
+        ("a: struct<b: int64 not null> default {}", "a: its default is not of type struct"),
+        ("a: float64 not null default NaN", "a: its default is not of type float64"),
+    ],
+)
+def test_a_default_is_a_value_of_its_field(fields: str, problem: str) -> None:
+    with pytest.raises(errors.SchemaInvalid) as raised:
+        parse_definition(fields)
+    assert str(raised.value).startswith(problem)
+
+
+def test_defaults_of_every_kind_are_accepted() -> None:
+    parse_definition(
+        'a: int64 not null default 5, b: decimal(4,2) default "9.50", c: decimal(20,0) default 5, '
+        'd: float64 default 1, e: list<string> default ["x"], f: map<int64, bool> default {"1": true}, '
+        'g: struct<x: date> default {}, h: timestamp default "2026-07-31T09:30:00Z", '
+        'i: binary default "eA==", j: float32 default "NaN"'
+    )

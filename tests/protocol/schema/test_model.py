@@ -35,9 +35,24 @@ SCALARS = st.sampled_from(SCALAR_KINDS).map(Scalar)
 DECIMALS = st.integers(1, 38).flatmap(lambda p: st.builds(Decimal, st.just(p), st.integers(0, p)))
 
 
+def defaults(kind: Type) -> st.SearchStrategy[object]:
+    if isinstance(kind, Decimal):
+        return st.just("0")
+    if isinstance(kind, ListType | MapType):
+        return st.just([] if isinstance(kind, ListType) else {})
+    if isinstance(kind, Scalar):
+        integers = {f"int{bits}": st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)}
+        others = {"bool": st.booleans(), "string": st.text(max_size=5), "float64": st.integers(-(2**53), 2**53)}
+        return (others | integers | {"uint64": st.integers(0, 2**64 - 1)}).get(kind.kind, st.none())
+    return st.none()
+
+
 def fields(types: st.SearchStrategy[Type], name: st.SearchStrategy[str] = NAMES) -> st.SearchStrategy[Field]:
-    defaults = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=5)
-    return st.builds(Field, name, types, st.booleans(), defaults, st.text(max_size=10))
+    return types.flatmap(
+        lambda kind: st.builds(
+            Field, name, st.just(kind), st.booleans(), st.none() | defaults(kind), st.text(max_size=10)
+        )
+    )
 
 
 def nested(types: st.SearchStrategy[Type]) -> st.SearchStrategy[Type]:

@@ -71,19 +71,20 @@ def pattern_problem(pattern: str) -> str | None:
 
 def without_patterns(schema: Schema) -> Schema:
     """Return a schema that accepts any string where a pattern limits them."""
-    return msgspec.structs.replace(schema, fields=tuple(map(_without_pattern, schema.fields)))
+    return msgspec.structs.replace(schema, fields=tuple(map(without_pattern, schema.fields)))
 
 
-def _without_pattern(field: Field) -> Field:
+def without_pattern(field: Field) -> Field:
+    """Return a field that accepts any string where a pattern limits them."""
     limits = {name: limit for name, limit in field.constraints.items() if name != PATTERN}
     return msgspec.structs.replace(field, type=_without_patterns(field.type), constraints=limits)
 
 
 def _without_patterns(kind: Type) -> Type:
     if isinstance(kind, ListType):
-        return ListType(_without_pattern(kind.item))
+        return ListType(without_pattern(kind.item))
     if isinstance(kind, MapType):
-        return MapType(kind.key, _without_pattern(kind.value))
+        return MapType(kind.key, without_pattern(kind.value))
     if isinstance(kind, StructType):
-        return StructType(tuple(map(_without_pattern, kind.fields)))
+        return StructType(tuple(map(without_pattern, kind.fields)))
     return kind

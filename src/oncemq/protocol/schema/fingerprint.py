@@ -33,7 +33,7 @@ def encode_schema(schema: Schema) -> bytes:
     """
     try:
         return _encode(schema)
-    except (OverflowError, TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError, RecursionError) as error:
         raise errors.SchemaInvalid(f"the schema can't be stored: {error}") from None
 
 
@@ -41,5 +41,5 @@ def decode_schema(raw: bytes) -> Schema:
     """Return the schema of these bytes. Raises Malformed."""
     try:
         return _decode(raw)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise errors.Malformed(f"the schema could not be decoded: {error}") from None

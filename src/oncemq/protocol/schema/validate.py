@@ -6,17 +6,18 @@ import re
 
 from oncemq.protocol import errors, limits
 from oncemq.protocol.schema.constraints import PATTERN, pattern_problem
-from oncemq.protocol.schema.fields_text import DEPTH_MAX
+from oncemq.protocol.schema.fields_text import DEPTH_MAX, type_text
 from oncemq.protocol.schema.model import (
     PRECISION_MAX,
     Decimal,
     Field,
-    ListType,
     MapType,
     Schema,
     StructType,
     Type,
+    nested_fields,
 )
+from oncemq.protocol.schema.values.json_types import decode_default
 
 #: Types of the keys of maps.
 KEY_KINDS = frozenset(("string", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"))
@@ -24,24 +25,37 @@ KEY_KINDS = frozenset(("string", "int8", "int16", "int32", "int64", "uint8", "ui
 _FORBIDDEN = re.compile(r'[\x00-\x1f"\\]')
 
 
+class FieldCount:
+    """Counts the fields of a schema on all levels. A definition that uses its named types several times can have many
+    more of them than lines, so whoever reads one counts, and stops at the limit."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self) -> None:
+        """Raise SchemaInvalid at the first field too many."""
+        self._count += 1
+        if self._count > limits.SCHEMA_FIELDS_MAX:
+            raise errors.SchemaInvalid(f"the schema has more than {limits.SCHEMA_FIELDS_MAX} fields")
+
+
 def validate_schema(schema: Schema) -> None:
     """Raise SchemaInvalid, with the path of the field, if the schema can't be used."""
     if not schema.fields:
         raise errors.SchemaInvalid("a schema needs at least one field")
-    if _validate_fields(schema.fields, "", 0) > limits.SCHEMA_FIELDS_MAX:
-        raise errors.SchemaInvalid(f"the schema has more than {limits.SCHEMA_FIELDS_MAX} fields")
+    _validate_fields(schema.fields, "", 0, FieldCount())
     if schema.encoding == "protobuf" and not (schema.message and schema.descriptors):
         raise errors.SchemaInvalid("values in Protobuf need a Protobuf definition")
     if schema.encoding == "avro" and schema.definition_kind != "avro":
         raise errors.SchemaInvalid("values in Avro need an Avro definition")
 
 
-def _validate_fields(fields: tuple[Field, ...], path: str, depth: int) -> int:
-    if depth > DEPTH_MAX:
+def _validate_fields(fields: tuple[Field, ...], path: str, depth: int, count: FieldCount) -> None:
+    if fields and depth > DEPTH_MAX:
         raise errors.SchemaInvalid(f"{path}: types are nested more than {DEPTH_MAX} levels deep")
     names = set()
-    count = 0
     for field in fields:
+        count.add()
         where = f"{path}.{field.name}" if path else field.name
         if not 1 <= len(field.name.encode()) <= limits.NAME_BYTES_MAX:
             raise errors.SchemaInvalid(f"{where or 'a field'}: a name has 1 to {limits.NAME_BYTES_MAX} bytes of UTF-8")
@@ -53,24 +67,26 @@ def _validate_fields(fields: tuple[Field, ...], path: str, depth: int) -> int:
         problem = pattern_problem(str(field.constraints[PATTERN])) if PATTERN in field.constraints else None
         if problem is not None:
             raise errors.SchemaInvalid(f"{where}: {problem}")
-        count += 1 + _validate_type(field.type, where, depth)
-    return count
+        _validate_type(field.type, where, depth, count)
+        if field.default is not None:
+            _validate_default(field, where)
 
 
-def _validate_type(kind: Type, path: str, depth: int) -> int:
+def _validate_default(field: Field, path: str) -> None:
+    try:
+        decode_default(field)
+    except ValueError as error:
+        raise errors.SchemaInvalid(f"{path}: its default is not of type {type_text(field.type)}: {error}") from None
+
+
+def _validate_type(kind: Type, path: str, depth: int, count: FieldCount) -> None:
     if isinstance(kind, Decimal):
         if not (1 <= kind.precision <= PRECISION_MAX and 0 <= kind.scale <= kind.precision):
             raise errors.SchemaInvalid(
                 f"{path}: a decimal has 1 to {PRECISION_MAX} digits, and a scale from 0 to that number"
             )
-    elif isinstance(kind, ListType):
-        return _validate_fields((kind.item,), path, depth + 1)
-    elif isinstance(kind, MapType):
-        if kind.key.kind not in KEY_KINDS:
-            raise errors.SchemaInvalid(f"{path}: the key of a map must be a string or an integer, not {kind.key.kind}")
-        return _validate_fields((kind.value,), path, depth + 1)
-    elif isinstance(kind, StructType):
-        if not kind.fields:
-            raise errors.SchemaInvalid(f"{path}: a struct needs at least one field")
-        return _validate_fields(kind.fields, path, depth + 1)
-    return 0
+    elif isinstance(kind, MapType) and kind.key.kind not in KEY_KINDS:
+        raise errors.SchemaInvalid(f"{path}: the key of a map must be a string or an integer, not {kind.key.kind}")
+    elif isinstance(kind, StructType) and not kind.fields:
+        raise errors.SchemaInvalid(f"{path}: a struct needs at least one field")
+    _validate_fields(nested_fields(kind), path, depth + 1, count)

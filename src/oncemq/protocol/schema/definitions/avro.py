@@ -133,6 +133,9 @@ class _Reader:
             found = (Scalar("string"), {ENUM: list(value.get("symbols", []))})
         else:
             size = value.get("size")
+            if not isinstance(size, int) or size < 1:
+                # Any number of values of 0 bytes would fit into a small message.
+                _fail(path, "the size of a fixed must be a number above 0")
             found = _logical(value, path) or (Scalar("binary"), {"minLength": size, "maxLength": size})
         self._open.discard(full)
         self._named[full] = found

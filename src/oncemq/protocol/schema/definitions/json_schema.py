@@ -15,6 +15,7 @@ from oncemq.protocol.schema import constraints
 from oncemq.protocol.schema.fields_text import parse_type
 from oncemq.protocol.schema.model import ITEM, VALUE, Field, ListType, MapType, Scalar, ScalarKind, Schema, StructType
 from oncemq.protocol.schema.model import Type as SchemaType
+from oncemq.protocol.schema.validate import FieldCount
 
 #: The type of the fields form, for what JSON Schema has no word for.
 TYPE_KEYWORD = "x-oncemq-type"
@@ -41,6 +42,8 @@ _LIMITS = {
     **dict.fromkeys(constraints.OF_LISTS),
     **dict.fromkeys(constraints.OF_MAPS),
 }
+#: References and unions that are followed for all fields together: a definition can use each of its own many times.
+_STEPS_MAX = 10_000
 #: Keywords that say nothing about which values are valid, and those that are understood.
 _IGNORED = frozenset(
     ("$schema", "$id", "$comment", "$defs", "definitions", "title", "examples", "example", "deprecated")
@@ -71,9 +74,12 @@ def _fail(path: str, why: str) -> NoReturn:
 class _Reader:
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._count = FieldCount()
+        self._steps = 0
 
     def field(self, name: str, value: Any, path: str, *, required: bool, refs: tuple[str, ...]) -> Field:
         """Return the field that a subschema describes."""
+        self._count.add()
         value, nullable, refs = self._resolve(value, path, refs)
         self._check_keywords(value, path)
         kinds = self._types(value, path)
@@ -96,6 +102,9 @@ class _Reader:
         """Follow references and unions with null. Return the subschema, and whether it is nullable."""
         nullable = False
         while True:
+            self._steps += 1
+            if self._steps > _STEPS_MAX:
+                _fail(path, f"the definition takes more than {_STEPS_MAX:,} references and unions")
             if not isinstance(value, dict):
                 _fail(path, "expected a schema, which is an object")
             if "$ref" in value:

@@ -6,11 +6,12 @@ import json
 import re
 from typing import Any, Final, get_args
 
-from oncemq.protocol import errors
+from oncemq.protocol import errors, limits
 from oncemq.protocol.schema.definitions.avro import parse_avro
 from oncemq.protocol.schema.definitions.json_schema import parse_json_schema
 from oncemq.protocol.schema.fields_json import fields_from_builtins
 from oncemq.protocol.schema.fields_text import parse_fields
+from oncemq.protocol.schema.fingerprint import decode_schema, encode_schema
 from oncemq.protocol.schema.model import DefinitionKind, Encoding, Schema
 from oncemq.protocol.schema.validate import validate_schema
 from oncemq.protocol.schema.values.codec import codec_of
@@ -42,26 +43,44 @@ def parse_definition(
     or protobuf for definitions in these languages. `message` names the Protobuf message. Raises SchemaInvalid or
     MissingExtra.
     """
+    if len(definition) > limits.SCHEMA_BYTES_MAX:
+        raise errors.SchemaInvalid(f"the definition is larger than {limits.SCHEMA_BYTES_MAX} bytes, the limit")
     kind = kind or kind_of(definition)
+    try:
+        schema = _parse(definition, kind, encoding, message)
+        validate_schema(schema)
+        # What can't be stored and read again is not a schema: a comment that is a number, a name that is not UTF-8.
+        decode_schema(encode_schema(schema))
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        errors.Malformed,
+    ) as error:
+        # A definition may have anything in the place of anything.
+        raise errors.SchemaInvalid(f"the definition is not valid as {kind}: {error}") from None
+    # A definition that its own encoder refuses would refuse every value.
+    codec_of(schema)
+    return schema
+
+
+def _parse(definition: str | bytes, kind: DefinitionKind, encoding: Encoding | None, message: str) -> Schema:
     if kind == "protobuf":
         # Only here, because its package is optional.
         from oncemq.protocol.schema.definitions.protobuf import parse_protobuf
 
-        schema = parse_protobuf(_proto(definition), message, encoding or "protobuf")
-    else:
-        text = definition if isinstance(definition, str) else _text(definition)
-        if message:
-            raise errors.SchemaInvalid("only a Protobuf definition has messages")
-        if kind == "avro":
-            schema = parse_avro(text, encoding or "avro")
-        elif encoding not in (None, "json"):
-            raise errors.SchemaInvalid(f"values in {encoding} need a definition in that language, not {kind}")
-        else:
-            schema = parse_json_schema(text) if kind == "json-schema" else _fields(text)
-    validate_schema(schema)
-    # A definition that its own encoder refuses would refuse every value.
-    codec_of(schema)
-    return schema
+        return parse_protobuf(_proto(definition), message, encoding or "protobuf")
+    text = definition if isinstance(definition, str) else _text(definition)
+    if message:
+        raise errors.SchemaInvalid("only a Protobuf definition has messages")
+    if kind == "avro":
+        return parse_avro(text, encoding or "avro")
+    if encoding not in (None, "json"):
+        raise errors.SchemaInvalid(f"values in {encoding} need a definition in that language, not {kind}")
+    return parse_json_schema(text) if kind == "json-schema" else _fields(text)
 
 
 def kind_of(definition: str | bytes) -> DefinitionKind:
@@ -75,7 +94,7 @@ def kind_of(definition: str | bytes) -> DefinitionKind:
     if text.startswith(("{", "[")):
         try:
             value = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise errors.SchemaInvalid(f"the definition is not JSON: {error}") from None
         return _kind_of_json(value)
     return "protobuf" if _PROTO.search(text) else "fields"

@@ -29,6 +29,7 @@ from oncemq.protocol.schema.model import (
     StructType,
     Type,
 )
+from oncemq.protocol.schema.validate import FieldCount
 
 _FILE = "schema.proto"
 _WHAT = "a Protobuf definition"
@@ -75,7 +76,7 @@ def parse_protobuf(definition: str | bytes, message: str = "", encoding: Encodin
     require("google.protobuf", _WHAT)
     descriptors = compile_proto(definition) if isinstance(definition, str) else definition
     kind = message_descriptor(descriptors, message)
-    fields = _fields(kind, "", (kind.full_name,))
+    fields = message_fields(kind)
     text = definition if isinstance(definition, str) else f"message {kind.full_name} of a FileDescriptorSet"
     return Schema(fields, encoding, text, "protobuf", kind.full_name, descriptors)
 
@@ -86,7 +87,7 @@ def compile_proto(text: str) -> bytes:
     include = Path(protoc.__file__).parent / "_proto"
     with tempfile.TemporaryDirectory() as folder:
         source, target, log = Path(folder, _FILE), Path(folder, "set"), Path(folder, "log")
-        source.write_text(text)
+        source.write_text(text, encoding="utf-8")
         arguments = ["protoc", f"-I{folder}", f"-I{include}", "--include_imports"]
         arguments += [f"--descriptor_set_out={target}", str(source)]
         with _stderr_to(log):
@@ -139,18 +140,26 @@ def _fail(path: str, why: str) -> NoReturn:
     raise errors.SchemaInvalid(f"{path}: {why}")
 
 
-def _fields(message: Any, path: str, parents: tuple[str, ...]) -> tuple[Field, ...]:
-    return tuple(_field(field, f"{path}.{field.name}" if path else field.name, parents) for field in message.fields)
+def message_fields(message: Any) -> tuple[Field, ...]:
+    """Return the fields of a message, of which this is the descriptor. Raises SchemaInvalid."""
+    return _fields(message, "", (message.full_name,), FieldCount())
 
 
-def _field(field: Any, path: str, parents: tuple[str, ...]) -> Field:
+def _fields(message: Any, path: str, parents: tuple[str, ...], count: FieldCount) -> tuple[Field, ...]:
+    return tuple(
+        _field(field, f"{path}.{field.name}" if path else field.name, parents, count) for field in message.fields
+    )
+
+
+def _field(field: Any, path: str, parents: tuple[str, ...], count: FieldCount) -> Field:
+    count.add()
     limits = {NUMBER: field.number}
     if _is_map(field):
         key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
-        kind, more = _type(value, f"{path}{{}}", parents)
+        kind, more = _type(value, f"{path}{{}}", parents, count)
         entry = MapType(Scalar(_SCALARS[key.type][0]), Field(VALUE, kind, False, constraints=more))
         return Field(field.name, entry, False, {}, "", limits)
-    kind, more = _type(field, path, parents)
+    kind, more = _type(field, path, parents, count)
     if field.is_repeated:
         return Field(field.name, ListType(Field(ITEM, kind, False, constraints=more)), False, [], "", limits)
     limits |= more
@@ -170,7 +179,7 @@ def _zero(field: Any) -> Any:
     return field.enum_type.values_by_number[0].name if field.type == _ENUM else _SCALARS[field.type][1]
 
 
-def _type(field: Any, path: str, parents: tuple[str, ...]) -> tuple[Type, dict[str, Any]]:
+def _type(field: Any, path: str, parents: tuple[str, ...], count: FieldCount) -> tuple[Type, dict[str, Any]]:
     if field.type in _SCALARS:
         return Scalar(_SCALARS[field.type][0]), {}
     if field.type == _ENUM:
@@ -186,4 +195,4 @@ def _type(field: Any, path: str, parents: tuple[str, ...]) -> tuple[Type, dict[s
         _fail(path, f"a schema can't express {name}")
     if name in parents:
         _fail(path, f"'{name}' contains itself; a schema can't be recursive")
-    return StructType(_fields(field.message_type, path, (*parents, name))), {}
+    return StructType(_fields(field.message_type, path, (*parents, name), count)), {}
