@@ -49,6 +49,7 @@ def _one_s3() -> Iterator[S3Server]:
 def s3(_one_s3: S3Server) -> S3Server:
     """An S3 server for all tests; each uses a prefix of its own."""
     _one_s3.page_size = 0
+    _one_s3.ignores_conditions = False
     return _one_s3
 
 

@@ -36,6 +36,8 @@ class S3Server:
         #: The maximum number of names on a page of a list; 0 = the server's own.
         self.page_size = 0
         self.pages = 0
+        #: Executes all puts, like a store that does not know conditions.
+        self.ignores_conditions = False
 
     @property
     def url(self) -> str:
@@ -60,6 +62,8 @@ class S3Server:
             self.pages += 1
             if self.page_size:
                 request["QUERY_STRING"] += f"&max-keys={self.page_size}"
+        if self.ignores_conditions:
+            request.pop("HTTP_IF_NONE_MATCH", None)
         fault = self._fault
         if fault is None or not fault[0](request):
             answer: Iterable[bytes] = self._app(request, start)

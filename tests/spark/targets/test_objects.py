@@ -171,6 +171,18 @@ def test_a_bucket_that_does_not_exist_is_one_sentence(s3: S3Server) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", [ParquetBucket, DeltaBucket])
+def test_a_store_without_conditional_puts_is_refused(s3: S3Server, tmp_path: Path, kind: Any) -> None:
+    sink = kind(s3, tmp_path.name)
+    sink.run([range(3)], batch=0)
+    s3.ignores_conditions = True
+    with pytest.raises(errors.SettingInvalid, match="ignores the condition of a put"):
+        sink.writer()
+    s3.ignores_conditions = False
+    sink.run([range(3, 5)], batch=1)
+    assert sink.numbers() == list(range(5))
+
+
 def test_without_obstore_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(errors.MissingExtra, match=r'pip install "oncemq\[objects\]"'):
@@ -202,6 +214,16 @@ def test_a_folder_is_read_updated_listed_and_emptied(folder: Folder) -> None:
     assert folder.read("a/b.json") is None
 
 
+def test_objects_that_do_not_exist_do_not_keep_others_from_being_deleted(tmp_path: Path) -> None:
+    """Unlike S3, other stores report them, as this one does."""
+    folder = ObjectFolder(f"file://{tmp_path}", {})
+    names = [f"{number:02d}" for number in range(100)]
+    for name in names[::2]:
+        folder.create(name, b"1")
+    folder.remove(names)
+    assert list(folder.list()) == []
+
+
 def test_a_folder_takes_the_files_of_a_task_and_readers_see_the_visible_ones(folder: Folder) -> None:
     folder.prepare()
 
@@ -218,7 +240,7 @@ def test_a_folder_takes_the_files_of_a_task_and_readers_see_the_visible_ones(fol
 
 def test_an_update_that_loses_a_race_is_made_again(s3: S3Server, tmp_path: Path) -> None:
     folder = ObjectFolder(f"s3://lake/{tmp_path.name}", STORAGE)
-    folder.write("n", b"1")
+    assert folder.create("n", b"1")
     others = iter([b"5", b"6"])
 
     def change(before: bytes | None) -> bytes:

@@ -14,7 +14,7 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from oncemq.protocol import errors
@@ -24,6 +24,8 @@ from oncemq.spark.targets.objects.location import normalized, resolve_settings
 from oncemq.spark.targets.objects.object_reader import open_object
 
 _UPDATE_ATTEMPTS = 20
+#: An object that shows whether the store has conditional puts. Readers ignore its name.
+_PROBE = "_oncemq-probe"
 #: One store per process: connections must not be shared with a forked process.
 _stores: dict[tuple[int, str, tuple[tuple[str, str], ...]], Any] = {}
 
@@ -36,8 +38,15 @@ class ObjectFolder:
         self._storage = dict(storage)
 
     def prepare(self) -> None:
-        """Check that the folder can be reached. Raises OnceMQError."""
-        next(self._list("_oncemq"), None)
+        """Check that the folder can be reached, and that the store has conditional puts. Raises OnceMQError, or
+        SettingInvalid."""
+        next(self.list("_oncemq"), None)
+        self.create(_PROBE, b"A second put of this object must be refused.")
+        if self.create(_PROBE, b"The store ignores `If-None-Match`."):
+            raise errors.SettingInvalid(
+                f"the object store of {self.url} ignores the condition of a put (`If-None-Match: *`), so two drivers "
+                "could write a batch twice: update the store, or use another one"
+            )
 
     # Files of tasks.
 
@@ -127,15 +136,22 @@ class ObjectFolder:
         return True
 
     def remove(self, paths: Sequence[str]) -> None:
-        if paths:
-            with self._explain():
-                self._obstore.delete(self._store, list(paths))
+        if not paths:
+            return
+        try:
+            self._delete(*paths)
+        except FileNotFoundError:
+            # S3 ignores objects that do not exist. Other stores report the first one, and may leave the rest.
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    self._delete(path)
+
+    def _delete(self, *paths: str) -> None:
+        with self._explain():
+            self._obstore.delete(self._store, paths)
 
     def list(self, prefix: str = "") -> Iterator[StoredFile]:
         """All objects below the prefix, in no particular order."""
-        return self._list(prefix)
-
-    def _list(self, prefix: str) -> Iterator[StoredFile]:
         with self._explain():
             for page in self._obstore.list(self._store, prefix or None):
                 for found in page:
