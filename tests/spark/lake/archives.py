@@ -33,7 +33,7 @@ from oncemq.spark.sink import writers
 from oncemq.spark.sink.task import TaskIdentity
 from oncemq.spark.sink.writers import BatchWriter
 from oncemq.spark.targets.files.file_writer import arrow_schema
-from tests.spark.targets.sink_drivers import QUERY, DeltaFolder, ParquetFolder, write
+from tests.spark.targets.sink_drivers import QUERY, DeltaFolder, ParquetFolder, Sink, write
 
 KINDS = {
     "topic": StringType(),
@@ -65,11 +65,14 @@ def rows(topic: str, offsets: Iterable[int], **rest: Any) -> list[dict[str, Any]
 
 def add(folder: Path, batch: int, made: list[dict[str, Any]], *, kind: str = "parquet", query: str = QUERY) -> None:
     """A micro-batch of an archive."""
-    made_by = {"parquet": ParquetFolder, "delta": DeltaFolder}[kind](folder, layout.PARTITION_BY)
-    made_by.schema = SCHEMA
+    add_to({"parquet": ParquetFolder, "delta": DeltaFolder}[kind](folder, layout.PARTITION_BY), batch, made, query)
+
+
+def add_to(sink: Sink, batch: int, made: list[dict[str, Any]], query: str = QUERY) -> None:
+    sink.schema = SCHEMA
     batches = [pa.RecordBatch.from_pylist(made, schema=arrow_schema(SCHEMA))]
-    message = write(made_by.writer(), batches, batch=batch, query=query)
-    made_by.writer().commit([message], batch)
+    message = write(sink.writer(), batches, batch=batch, query=query)
+    sink.writer().commit([message], batch)
 
 
 def seen(folder: Path, kind: str) -> list[tuple[str, int]]:

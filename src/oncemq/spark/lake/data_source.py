@@ -100,18 +100,9 @@ def _read(paths: Sequence[str], condition: Any) -> Any:
         return ds.dataset(list(paths), schema=_STORED, format="parquet").to_table(filter=condition)
     # Arrow reads a dataset from a file system, and there is none for the store.
     tables = [
-        pq.read_table(open_archive_file(path), columns=_STORED.names, filters=condition, partitioning=None)
-        for path in paths
+        pq.read_table(open_archive_file(path), schema=_STORED, filters=condition, partitioning=None) for path in paths
     ]
-    return pa.concat_tables([_complete(table) for table in tables])
-
-
-def _complete(table: Any) -> Any:
-    """Add the columns that the file does not have."""
-    for field in _STORED:
-        if field.name not in table.schema.names:
-            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-    return table.select(_STORED.names).cast(_STORED)
+    return pa.concat_tables(tables)
 
 
 def _is_rising(table: Any) -> bool:

@@ -18,6 +18,8 @@ from oncemq.spark.targets.files.folder import visible_files
 from oncemq.spark.targets.objects.location import is_object_url, resolve_settings
 from oncemq.spark.targets.objects.object_folder import ObjectFolder
 
+_LIST_ATTEMPTS = 10
+
 
 class ArchiveFile(msgspec.Struct, frozen=True):
     path: str
@@ -71,25 +73,37 @@ def open_archive_file(path: str) -> Any:
 
 def _remote_parquet_files(root: str) -> list[ArchiveFile]:
     folder = ObjectFolder(root, {})
-    manifests = [file.path for file in folder.list("_oncemq/") if "/commits/" in file.path]
-    for path in manifests:
-        _refuse_partial_manifest(folder, path)
-    found = []
-    for file in visible_files(folder):
-        names = file.path.split("/")
-        if len(names) == 3 and names[0].startswith("topic=") and names[1].startswith("date="):
-            topic, date = layout.parse_topic_folder(names[0]), names[1].removeprefix("date=")
-            found.append(ArchiveFile(f"{root}/{file.path}", topic, date))
-    return found
+    return [
+        ArchiveFile(f"{root}/{path}", layout.parse_topic_folder(names[0]), names[1].removeprefix("date="))
+        for path in _whole_batches(folder)
+        if len(names := path.split("/")) == 3 and names[0].startswith("topic=") and names[1].startswith("date=")
+    ]
 
 
-def _refuse_partial_manifest(folder: ObjectFolder, path: str) -> None:
-    """The manifest of a batch stays; the batch is partial if it is above the last one that is published."""
-    commit_log = path.rpartition("/commits/")[0]
-    last = folder.read(f"{commit_log}/last.json")
-    done = -1 if last is None else msgspec.json.decode(last, type=LastBatch).batch
-    if int(path.rpartition("/")[2].removesuffix(".json")) > done:
-        raise _partial_batch(f"{folder.url}/{commit_log}")
+def _whole_batches(folder: ObjectFolder) -> list[str]:
+    """The visible files of complete batches. A store has no lock, so they are listed until no batch was published
+    meanwhile. Raises PipelineFailed."""
+    batches = _published_batches(folder)
+    for _ in range(_LIST_ATTEMPTS):
+        paths = [file.path for file in visible_files(folder)]
+        before, batches = batches, _published_batches(folder)
+        if batches == before:
+            return paths
+    raise errors.PipelineFailed(f"runs of the archive publish batches in {folder.url} all the time: stop them first")
+
+
+def _published_batches(folder: ObjectFolder) -> dict[str, int]:
+    """The last batch of each query. Its manifest is created before its files, and stays. Raises PipelineFailed if not
+    all of them are published."""
+    batches: dict[str, int] = {}
+    for file in folder.list("_oncemq/"):
+        commit_log, is_manifest, name = file.path.partition("/commits/")
+        if is_manifest:
+            batches[commit_log] = max(batches.get(commit_log, -1), int(name.removesuffix(".json")))
+    for commit_log, batch in batches.items():
+        if batch > _last_batch(folder.read(f"{commit_log}/last.json")):
+            raise _partial_batch(f"{folder.url}/{commit_log}")
+    return batches
 
 
 def _parquet_files(root: str) -> list[ArchiveFile]:
@@ -112,14 +126,17 @@ def _refuse_partial_batch(commit_log: Path) -> None:
     manifest = disk.read_file(str(commit_log / "manifest.json"))
     if manifest is None:
         return
-    last = disk.read_file(str(commit_log / "last.json"))
-    done = -1 if last is None else msgspec.json.decode(last, type=LastBatch).batch
-    if msgspec.json.decode(manifest, type=Manifest).batch > done:
+    if msgspec.json.decode(manifest, type=Manifest).batch > _last_batch(disk.read_file(str(commit_log / "last.json"))):
         raise _partial_batch(str(commit_log))
+
+
+def _last_batch(data: bytes | None) -> int:
+    """The last batch that is completely published; -1 = none."""
+    return -1 if data is None else msgspec.json.decode(data, type=LastBatch).batch
 
 
 def _partial_batch(commit_log: str) -> errors.PipelineFailed:
     return errors.PipelineFailed(
-        f"a run of the archive was interrupted while it published a batch ({commit_log}); archive again to complete "
-        "the batch"
+        f"a run of the archive is publishing a batch, or was interrupted while it published a batch ({commit_log}); "
+        "wait until it ends, or archive again to complete the batch"
     )

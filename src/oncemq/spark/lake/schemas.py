@@ -6,7 +6,6 @@ starts, and after each micro-batch.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from urllib.parse import quote
 
@@ -24,8 +23,9 @@ from oncemq.spark.lake.layout import archive_root
 from oncemq.spark.pipeline.model import Source
 from oncemq.spark.pipeline.progress import Batch, Reporter, Summary
 from oncemq.spark.targets.files.disk import Disk
-from oncemq.spark.targets.objects.location import is_object_url
+from oncemq.spark.targets.files.folder import LocalFolder
 from oncemq.spark.targets.objects.object_folder import ObjectFolder
+from oncemq.spark.targets.open_folder import open_folder
 
 _FOLDER = "_schemas"
 
@@ -94,35 +94,30 @@ class SchemaKeeper:
             StoredVersion(each.version, each.time_ms, encode_schema(each.schema)) for each in found.versions
         )
         stored = StoredSchema(topic, found.topic_id, found.compatibility, found.check, versions)
-        _write(archive_root(self._folder), _path(topic, found.topic_id), msgspec.json.encode(stored))
+        _folder(self._folder).update(_path(topic, found.topic_id), lambda before: _newer(before, stored))
         self._stored[found.topic_id] = found.newest.version
+
+
+def _newer(before: bytes | None, stored: StoredSchema) -> bytes:
+    """What remains of two files for a topic. Another run of the archive may have written the first one."""
+    if before is not None and len(msgspec.json.decode(before, type=StoredSchema).versions) > len(stored.versions):
+        return before
+    return msgspec.json.encode(stored)
 
 
 def _path(topic: str, topic_id: int) -> str:
     return f"{_FOLDER}/{quote(topic, safe='')}/{topic_id}.json"
 
 
-def _write(root: str, path: str, data: bytes) -> None:
-    if is_object_url(root):
-        ObjectFolder(root, {}).write(path, data)
-        return
-    target = os.path.join(root, path)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    Disk().write_file(target, data)
-
-
-def _read(root: str, path: str) -> bytes | None:
-    if is_object_url(root):
-        return ObjectFolder(root, {}).read(path)
-    return Disk().read_file(os.path.join(root, path))
+def _folder(folder: str) -> LocalFolder | ObjectFolder:
+    return open_folder(archive_root(folder), {}, Disk())
 
 
 def restore_schema(client: Client, folder: str, source: str, topic_ids: Sequence[int], target: str) -> None:
     """Put the schema of an archived topic, with all its versions, into the topic that its messages are restored to.
 
     Raises PipelineInvalid if that topic has other versions, or if the archived topics of this name had."""
-    root = archive_root(folder)
-    found = [_read(root, _path(source, topic_id)) for topic_id in topic_ids]
+    found = [_folder(folder).read(_path(source, topic_id)) for topic_id in topic_ids]
     schemas = [msgspec.json.decode(raw, type=StoredSchema) for raw in found if raw is not None]
     if not schemas:
         return

@@ -42,16 +42,13 @@ class Disk:
 
     def update_file(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replace a small file by what `change` makes of its content (None = there is no file), while no other process
-        does. It is durable when this returns."""
-        folder = os.path.dirname(path)
-        self.make_folder(folder)
+        does. Its name is not synced if another process wrote it, nor are those of its folders."""
+        self.make_folder(os.path.dirname(path))
         with self.locked(f"{path}.lock"):
             before = self.read_file(path)
             after = change(before)
             if after != before:
                 write_atomically(self, path, after)
-            self.sync_folder(folder)
-            self.sync_folder(os.path.dirname(folder))
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file; an existing target is replaced. Neither name is synced."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from oncemq.spark.targets.files.disk import Disk, sync_names
@@ -63,7 +64,9 @@ class LocalFolder:
         return self._disk.read_file(self._path(path))
 
     def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
-        self._disk.update_file(self._path(path), change)
+        whole = self._path(path)
+        self._disk.update_file(whole, change)
+        sync_names(self._disk, [os.path.dirname(whole)], self.url)
 
     def remove(self, paths: Sequence[str]) -> None:
         for path in paths:
@@ -73,7 +76,9 @@ class LocalFolder:
         for folder, _, names in os.walk(self._path(prefix) if prefix else self.url):
             for name in names:
                 path = os.path.join(folder, name)
-                yield StoredFile(os.path.relpath(path, self.url), os.path.getmtime(path))
+                # Another process may delete it meanwhile.
+                with suppress(FileNotFoundError):
+                    yield StoredFile(os.path.relpath(path, self.url), os.path.getmtime(path))
 
     def open(self, path: str) -> Any:
         return open(self._path(path), "rb")

@@ -85,10 +85,6 @@ class ObjectFolder:
             return False
         return True
 
-    def write(self, path: str, data: bytes) -> None:
-        with self._explain():
-            self._obstore.put(self._store, path, data)
-
     def update(self, path: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replace an object by what `change` makes of its content (None = there is none), if nobody else does at the
         same time. Raises OnceMQError if others always do."""
