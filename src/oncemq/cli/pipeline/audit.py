@@ -87,13 +87,17 @@ def audit(
 
     FOLDER contains the records of clients: `oncemq.connect(…, record=FOLDER)`, or ONCEMQ_RECORD in their environment.
     With --pipeline, the offsets that the checkpoint of a pipeline covers are compared with the rows of its target and
-    with its subscription. The exit code is 1 if there are findings, or if the records are incomplete. docs/audit.md
-    describes both proofs.
+    with its subscription. The exit code is 1 if there are findings, or if the records are incomplete. Rows of a
+    pipeline that can't be judged are no finding, but are named. docs/audit.md describes both proofs.
     """
     from oncemq.protocol import errors
 
     if (folder is None) == (not files):
         raise click.UsageError("Give either FOLDER, with the records of clients, or --pipeline.")
+    if files and (complete or broker):
+        raise click.UsageError("--complete and --broker are for the records of clients, not for --pipeline.")
+    if folder is not None and (offset_column or topic_column):
+        raise click.UsageError("--offset-column and --topic-column need --pipeline.")
     if findings is not None and os.path.exists(findings):
         raise errors.SettingInvalid(f"'{findings}' exists; choose a new folder for the findings")
     if folder is None:

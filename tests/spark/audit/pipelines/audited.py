@@ -121,6 +121,14 @@ def double_first_rows(each: Pipeline, rows: int) -> None:
     write_deltalake(each.target.path, table.sort_by("id").slice(0, rows), mode="append")
 
 
+def forget_log(each: Pipeline, entries: int) -> None:
+    """As a table that is older than the retention of its log: a checkpoint of the table replaces the first entries."""
+    assert isinstance(each.target, DeltaTarget)
+    DeltaTable(each.target.path).create_checkpoint()
+    for number in range(entries):
+        Path(each.target.path, "_delta_log", f"{number:020d}.json").unlink()
+
+
 def execute(each: Pipeline, command: str) -> None:
     assert isinstance(each.target, PostgresTarget)
     with psycopg.connect(each.target.url, autocommit=True) as connection:

@@ -58,6 +58,21 @@ def test_the_oldest_entries_may_have_been_deleted() -> None:
     assert checkpoint.ranges(committed_only=True) == [CoveredRange(0, "orders", 6, 25, 40)]
 
 
+def test_a_topic_without_new_messages_was_covered_by_entries_that_are_deleted() -> None:
+    quiet = {"orders": 25, "bills": 7}
+    checkpoint = build_checkpoint("q", {2: entry(quiet), 3: entry(quiet | {"orders": 40})}, done(2, 3))
+    assert checkpoint.earlier == (CoveredRange(0, "orders", 6, 0, 25), CoveredRange(0, "bills", 5, 0, 7))
+    assert checkpoint.topic_names == {6: "orders", 5: "bills"}
+    assert build_checkpoint("q", offsets(10, 20), done(0, 1)).earlier == ()
+
+
+def test_a_micro_batch_is_complete_if_the_next_one_was_planned() -> None:
+    """The clean-up, or a crash in it, may have deleted the entry that says so."""
+    checkpoint = build_checkpoint("q", offsets(10, 20), done(1))
+    assert checkpoint.ranges(committed_only=True) == [CoveredRange(0, "orders", 6, 0, 20)]
+    assert build_checkpoint("q", offsets(10, 20), done()).last_committed == 0
+
+
 @pytest.mark.parametrize(
     ("entries", "commits", "expected"),
     [

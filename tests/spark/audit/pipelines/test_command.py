@@ -80,6 +80,29 @@ def test_rows_that_can_not_be_judged_are_not_called_proved(monkeypatch: pytest.M
     assert not report.is_proved
 
 
+def test_loss_that_can_not_be_judged_is_not_called_proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report = PipelineReport(pipelines=[_result(unjudged=("lost",), remarks=("on_loss is skip",))], findings=[])
+    result = _run(monkeypatch, tmp_path, report)
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "totals → topic totals: 10,000 messages in complete micro-batches, 10,000 rows, each at most once, by offset "
+        "(on_loss is skip)\nNo fault was found. Not all rows of totals could be judged.\n",
+    )
+    printed = _run(monkeypatch, tmp_path, report, "--json")
+    lines = [json.loads(line) for line in printed.stdout.splitlines()]
+    assert (lines[0]["unjudged"], lines[-1]["proved"]) == (["lost"], False)
+    assert PipelineReport(pipelines=[_result(first_batch=7)], findings=[]).verdict.endswith(
+        "the checkpoints still have."
+    )
+
+
+def test_options_of_the_other_audit_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report = PipelineReport(pipelines=[_result()], findings=[])
+    for option in ("--complete", "--broker"):
+        assert _run(monkeypatch, tmp_path, report, option).exit_code == 2
+    assert CliRunner().invoke(audit.audit, [str(tmp_path), "--offset-column", "at"]).exit_code == 2
+
+
 def test_records_and_pipelines_are_two_audits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = _run(monkeypatch, tmp_path, PipelineReport(pipelines=[], findings=[]), str(tmp_path))
     assert result.exit_code == 2

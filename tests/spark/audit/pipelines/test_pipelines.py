@@ -140,6 +140,77 @@ def test_what_a_pipeline_does_not_tell_is_not_judged(
     assert audit_one(spark, broker.url, distinct).judged_by == NOT_JUDGED
 
 
+_TWICE = "SELECT id, explode(array(1, 2)) AS part, message_offset FROM messages"
+_EVEN = "SELECT id, message_offset FROM messages WHERE id % 2 = 0"
+
+
+def test_what_could_not_be_seen_is_not_called_proved(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, oncemq_postgres: str
+) -> None:
+    client.subscribe(TOPIC, "deleted")
+    put_orders(client, 0, MESSAGES)
+    kinds = audited.targets(tmp_path, oncemq_postgres)
+    skipping = pipeline(tmp_path, "skipping", kinds["parquet"])
+    skipping = msgspec.structs.replace(skipping, source=Source(topic=TOPIC, columns=("offset",), on_loss="skip"))
+    deleted = msgspec.structs.replace(pipeline(tmp_path, "deleted", kinds["delta"], _EVEN), ack_last=True)
+    twice = pipeline(tmp_path, "twice", DeltaTarget(path=str(tmp_path / "twice")), _TWICE)
+    shared = [pipeline(tmp_path, name, kinds["postgres"], "SELECT id FROM messages") for name in ("one", "two")]
+    run_all(spark, broker.url, [skipping, twice, *shared])
+    report = audit(spark, broker.url, skipping, twice)
+    assert [(each.judged_by, each.faults, each.unjudged) for each in report.pipelines] == [
+        (BY_OFFSET, {}, ("lost",)),
+        (BY_OFFSET, {}, ()),
+    ]
+    assert report.verdict == "No fault was found. Not all rows of skipping could be judged."
+    assert audit(spark, broker.url, twice).is_proved
+    audited.double_first_rows(twice, 3)
+    assert audit_one(spark, broker.url, twice).faults == {"duplicated": 3}
+
+    # Rows of the other query make up for those that were lost.
+    audited.execute(shared[0], "delete from audited where ctid in (select ctid from audited limit 25)")
+    assert [each.judged_by for each in audit(spark, broker.url, *shared).pipelines] == [NOT_JUDGED, NOT_JUDGED]
+
+    run_all(spark, broker.url, [deleted])
+    for name in ("skipping", "twice", "one", "two"):
+        client.unsubscribe(TOPIC, name)
+    result = audit(spark, broker.url, deleted)
+    assert (result.is_good, result.is_proved) == (True, False)
+    assert result.pipelines[0].unjudged == ("lost",)
+
+
+def test_a_target_topic_that_deletes_messages_is_judged_from_its_oldest_row_on(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
+) -> None:
+    client.create_topic(TOPIC, retain_ms=3_600_000)
+    put_orders(client, 0, MESSAGES)
+    client.subscribe("audited", "reader")
+    each = pipeline(tmp_path, "topic", TopicTarget(topic="audited"))
+    run_all(spark, broker.url, [each])
+    # Somebody else's message, whose field is no number.
+    client.put("audited", json.dumps({"message_offset": "none"}))
+    found = audit(spark, broker.url, each)
+    assert (found.is_proved, found.pipelines[0].rows) == (True, MESSAGES)
+    client.seek("audited", "reader", 10)
+    found = audit(spark, broker.url, each)
+    assert (found.findings, found.pipelines[0].rows, found.pipelines[0].unjudged) == ([], MESSAGES - 10, ("lost",))
+    client.seek("audited", "reader", MESSAGES + 1)
+    found = audit(spark, broker.url, each)
+    assert (found.findings, found.pipelines[0].rows, found.is_proved) == ([], 0, False)
+
+
+def test_a_delta_table_whose_log_was_deleted_is_judged_by_its_rows(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
+) -> None:
+    client.create_topic(TOPIC, retain_ms=3_600_000)
+    put_orders(client, 0, MESSAGES)
+    each = pipeline(tmp_path, "delta", DeltaTarget(path=str(tmp_path / "delta")), "SELECT id FROM messages")
+    run_all(spark, broker.url, [each])
+    assert audit_one(spark, broker.url, each).judged_by == BY_BATCH
+    audited.forget_log(each, 2)
+    result = audit_one(spark, broker.url, each)
+    assert (result.judged_by, result.rows, result.faults) == (BY_TOTAL, MESSAGES, {})
+
+
 def test_targets_in_an_object_store_are_judged_too(
     spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, s3: S3Server
 ) -> None:

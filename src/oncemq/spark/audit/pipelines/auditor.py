@@ -66,6 +66,7 @@ class _Audit:
         self._pipeline = subject.pipeline
         self._limit = limit
         self._remarks: list[str] = []
+        self._unjudged: list[str] = []
         self._counts: dict[str, int] = {}
         self.findings: list[PipelineFinding] = []
 
@@ -94,6 +95,7 @@ class _Audit:
             rows=rows,
             shape=shape.kind,
             judged_by=judged_by,
+            unjudged=tuple(self._unjudged),
             remarks=tuple(dict.fromkeys(self._remarks)),
             counts=self._counts,
         )
@@ -141,7 +143,7 @@ class _Audit:
         if shape.kind == OTHER:
             return report.NOT_JUDGED, content.count
         if content.rows is None:
-            return self._judge_counts(before, content, shape), content.count
+            return self._judge_counts(before, after, content, shape), content.count
         rows = with_topic_names(content.rows, after.topic_names)
         trimmed = rows if content.is_trimmed else None
         expected = expected_rows(self._subject, shape, before, after, positions, trimmed)
@@ -149,12 +151,17 @@ class _Audit:
         return report.BY_OFFSET, self._compare(rows, expected, shape)
 
     def _compare(self, rows: DataFrame, expected: Expected, shape: Shape) -> int:
-        kinds = ["unexpected"]
-        if shape.kind in (EACH, SOME):
-            kinds.append("duplicated")
+        kinds = ["unexpected", "duplicated"]
+        is_single = shape.kind in (EACH, SOME)
         if expected.rows is not None and not self._may_skip:
             kinds.append("lost")
-        found = compare_rows(self._spark, rows, expected, kinds=kinds, limit=self._limit)
+        if self._may_skip:
+            self._remarks.append("lost rows are not judged: on_loss is skip")
+        if self._may_skip or not expected.is_complete:
+            self._unjudged.append("lost")
+        if not is_single and not expected.is_complete:
+            self._unjudged.append("duplicated")
+        found = compare_rows(self._spark, rows, expected, kinds=kinds, is_single=is_single, limit=self._limit)
         for kind, examples in found.examples.items():
             self._counts[kind] = found.counts[kind]
             self.findings += [
@@ -165,22 +172,32 @@ class _Audit:
             self._remarks.append(f"{found.unidentified:,} rows do not say from which message they come")
         return found.rows
 
-    def _judge_counts(self, checkpoint: Checkpoint, content: TargetContent, shape: Shape) -> str:
+    def _judge_counts(self, before: Checkpoint, after: Checkpoint, content: TargetContent, shape: Shape) -> str:
         """Without identities, the number of rows must be that of the messages, if each message is a row."""
         if shape.kind != EACH or self._may_skip or content.count is None:
             return report.NOT_JUDGED
-        if content.rows_by_batch is not None and checkpoint.batches:
+        if content.rows_by_batch is not None and before.batches:
             return report.BY_BATCH
-        if not checkpoint.is_whole or content.is_trimmed:
+        if not after.is_whole or content.is_trimmed:
             return report.NOT_JUDGED
-        messages = sum(batch.messages for batch in checkpoint.batches if batch.is_committed)
+        # The target may have a micro-batch that was not complete when the checkpoint was read.
+        last = max(before.last_committed, -1 if content.last_batch is None else content.last_batch)
+        messages = sum(batch.messages for batch in after.batches if batch.number <= last)
+        in_progress = sum(batch.messages for batch in after.batches if batch.number > last)
         difference = content.count - messages
         if difference < 0:
             self._add("lost", count=-difference, detail=f"{content.count:,} rows of {messages:,} messages")
-        elif difference > sum(batch.messages for batch in checkpoint.batches if not batch.is_committed):
-            if content.has_other_writers is not False:
-                self._remarks.append(f"{difference:,} rows more than messages: others may write to the target")
-                return report.NOT_JUDGED
+            return report.BY_TOTAL
+        if content.has_other_writers:
+            self._remarks.append("other queries write to the target too, and the rows do not tell")
+            return report.NOT_JUDGED
+        if 0 < difference <= in_progress:
+            self._remarks.append("rows arrived while they were counted; run the audit again")
+            return report.NOT_JUDGED
+        if difference and content.has_other_writers is None:
+            self._remarks.append(f"{difference:,} rows more than messages: others may write to the target")
+            return report.NOT_JUDGED
+        if difference:
             self._add("unexpected", count=difference, detail=f"{content.count:,} rows of {messages:,} messages")
         return report.BY_TOTAL
 

@@ -59,6 +59,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     faults: tuple[CheckpointFault, ...]
     #: By source: the positions after the last complete micro-batch.
     committed_ends: tuple[Offsets | None, ...] = ()
+    #: What the oldest entry, and those that were deleted before it, may have covered. Empty if none was deleted.
+    earlier: tuple[CoveredRange, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -76,7 +78,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     @property
     def topic_names(self) -> dict[int, str]:
         """The names of the topics by their ids."""
-        return {each.topic_id: each.topic for each in self.ranges(committed_only=False)}
+        return {each.topic_id: each.topic for each in (*self.earlier, *self.ranges(committed_only=False))}
 
     def ranges(self, *, committed_only: bool) -> list[CoveredRange]:
         """What the micro-batches cover, with adjacent ranges joined."""
@@ -119,6 +121,7 @@ def build_checkpoint(query_id: str, offsets: Entries, commits: Entries, sources:
     batches: list[Batch] = []
     previous: Sequence[Offsets | None] = ()
     committed: tuple[Offsets | None, ...] = ()
+    earlier: tuple[CoveredRange, ...] = ()
     before = -1
     for number, raw in sorted(offsets.items()):
         ends = _parse_entry(raw, sources)
@@ -126,15 +129,18 @@ def build_checkpoint(query_id: str, offsets: Entries, commits: Entries, sources:
             faults.append(CheckpointFault("checkpoint_unreadable", number, f"offsets/{number} can't be parsed"))
             continue
         is_known = number == 0 or number == before + 1
+        # Spark plans a micro-batch when the previous one is complete.
+        is_committed = number in commits or number < max(offsets)
         ranges = tuple(_ranges(previous, ends, number, faults))
         if is_known or previous:
-            batches.append(Batch(number, number in commits, ranges, is_known))
+            batches.append(Batch(number, is_committed, ranges, is_known))
         else:
             # The oldest entry says where it ends, and where the next one starts.
-            batches.append(Batch(number, number in commits, (), is_start_known=False))
+            batches.append(Batch(number, is_committed, (), is_start_known=False))
+            earlier = tuple(_all_below(ends))
         previous, before = _latest(previous, ends), number
-        committed = tuple(previous) if number in commits else committed
-    return Checkpoint(query_id, tuple(batches), tuple(faults), committed)
+        committed = tuple(previous) if is_committed else committed
+    return Checkpoint(query_id, tuple(batches), tuple(faults), committed, earlier)
 
 
 def _number_faults(offsets: Entries, commits: Entries) -> Iterator[CheckpointFault]:
@@ -189,6 +195,12 @@ def _ranges(
                 faults.append(CheckpointFault("checkpoint_overlap", number, detail))
             elif at.offset > start:
                 yield CoveredRange(source, topic, at.topic_id, start, at.offset)
+
+
+def _all_below(ends: Sequence[Offsets | None]) -> Iterator[CoveredRange]:
+    for source, end in enumerate(ends):
+        for topic, at in (end.topics if end else {}).items():
+            yield CoveredRange(source, topic, at.topic_id, 0, at.offset)
 
 
 def _latest(previous: Sequence[Offsets | None], ends: Sequence[Offsets | None]) -> list[Offsets | None]:

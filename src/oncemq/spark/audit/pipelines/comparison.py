@@ -23,16 +23,18 @@ class RowCounts(msgspec.Struct, frozen=True):
 
 
 def compare_rows(
-    spark: SparkSession, rows: DataFrame, expected: Expected, *, kinds: Iterable[str], limit: int
+    spark: SparkSession, rows: DataFrame, expected: Expected, *, kinds: Iterable[str], is_single: bool, limit: int
 ) -> RowCounts:
-    """Count the rows that are lost, duplicated or unexpected; `kinds` says which of these are faults."""
+    """Count the rows that are lost, duplicated or unexpected; `kinds` says which of these are faults.
+
+    `is_single`: a message has at most one row."""
     identified = rows.where("topic IS NOT NULL AND offset IS NOT NULL")
     found = identified.groupBy("topic", "offset").agg(F.count("*").alias("found"))
     judged = _judged(found, expected).persist()
     try:
         selections = {
             "lost": judged.where("found < wanted").withColumn("rows", F.col("wanted") - F.col("found")),
-            "duplicated": judged.where("found > 1").withColumn("rows", F.col("found") - 1),
+            "duplicated": _duplicated(judged, is_single=is_single),
             "unexpected": _outside(spark, judged.where("found > 0"), expected.allowed),
         }
         counts, examples = {}, {}
@@ -46,6 +48,12 @@ def compare_rows(
         judged.unpersist()
     unidentified = rows.where("topic IS NULL OR offset IS NULL").count()
     return RowCounts(total, unidentified, counts, examples)
+
+
+def _duplicated(judged: DataFrame, *, is_single: bool) -> DataFrame:
+    # If a message may have several rows, their number is known only where the transform could be run again.
+    limit = F.lit(1) if is_single else F.col("wanted")
+    return judged.where((F.col("found") > limit) & (limit > 0)).withColumn("rows", F.col("found") - limit)
 
 
 def _judged(found: DataFrame, expected: Expected) -> DataFrame:

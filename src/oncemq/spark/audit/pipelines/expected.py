@@ -25,6 +25,8 @@ class Expected(msgspec.Struct, frozen=True):
     rows: DataFrame | None
     #: The offsets of which there may be rows.
     allowed: list[CoveredRange]
+    #: Whether `rows` has all messages of the complete micro-batches.
+    is_complete: bool
     remarks: list[str] = []
 
 
@@ -40,18 +42,27 @@ def expected_rows(
     allowed = after.ranges(committed_only=False)
     if not after.is_whole:
         # Rows of micro-batches that the checkpoint no longer has.
-        allowed = [msgspec.structs.replace(each, start=0) for each in allowed]
+        allowed = [*after.earlier, *(msgspec.structs.replace(each, start=0) for each in allowed)]
     covered = _complete(before, trimmed)
+    messages = _messages(before.ranges(committed_only=True))
     if shape.kind == EACH:
-        return Expected(_one_each(subject.spark, covered), allowed)
+        return Expected(_one_each(subject.spark, covered), allowed, _messages(covered) == messages)
     if not shape.is_repeatable:
-        return Expected(None, allowed, ["lost rows are not judged: the transform is not deterministic"])
+        remarks = ["lost rows are not judged: the transform is not deterministic"]
+        return Expected(None, allowed, is_complete=False, remarks=remarks)
     stored = [_stored(each, positions) for each in covered]
-    judged = sum(each.stop - each.start for each in stored)
-    remarks = [f"lost rows are judged for the {judged:,} messages that are still stored"]
+    judged = _messages(stored)
     if not judged:
-        return Expected(None, allowed, ["lost rows are not judged: the messages are not stored any more"])
-    return Expected(_recomputed(subject, shape, stored), allowed, remarks)
+        remarks = ["lost rows are not judged: the messages are not stored any more"] if messages else []
+        return Expected(None, allowed, is_complete=not messages, remarks=remarks)
+    if judged == messages:
+        return Expected(_recomputed(subject, shape, stored), allowed, is_complete=True)
+    remarks = [f"lost rows are judged for the {judged:,} messages that are still stored"]
+    return Expected(_recomputed(subject, shape, stored), allowed, is_complete=False, remarks=remarks)
+
+
+def _messages(ranges: Sequence[CoveredRange]) -> int:
+    return sum(each.stop - each.start for each in ranges)
 
 
 def _complete(checkpoint: Checkpoint, trimmed: DataFrame | None) -> list[CoveredRange]:
@@ -59,14 +70,23 @@ def _complete(checkpoint: Checkpoint, trimmed: DataFrame | None) -> list[Covered
     if trimmed is None:
         return checkpoint.ranges(committed_only=True)
     rows = trimmed.groupBy("topic").agg(F.min("offset").alias("offset")).collect()
-    first = {row["topic"]: row["offset"] for row in rows}
-    batches = tuple(
-        msgspec.structs.replace(
-            batch, ranges=tuple(each for each in batch.ranges if each.start > first.get(each.topic, each.stop))
-        )
-        for batch in checkpoint.batches
-    )
+    found = [_batch_of(checkpoint, row["topic"], row["offset"]) for row in rows]
+    numbers = [number for number in found if number is not None]
+    if not numbers:
+        return []
+    # Micro-batches are written in their order, so those after the one with the oldest row are whole.
+    batches = tuple(batch for batch in checkpoint.batches if batch.number > min(numbers))
     return msgspec.structs.replace(checkpoint, batches=batches).ranges(committed_only=True)
+
+
+def _batch_of(checkpoint: Checkpoint, topic: str, offset: int) -> int | None:
+    """The micro-batch that covers a message; the oldest one that is kept if it was that one or an earlier one."""
+    earlier = ((checkpoint.batches[0].number, each) for each in checkpoint.earlier)
+    kept = ((batch.number, each) for batch in checkpoint.batches for each in batch.ranges)
+    for number, each in (*earlier, *kept):
+        if each.topic == topic and each.start <= offset < each.stop:
+            return number
+    return None
 
 
 def _one_each(spark: SparkSession, ranges: Sequence[CoveredRange]) -> DataFrame:

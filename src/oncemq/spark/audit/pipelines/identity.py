@@ -32,7 +32,7 @@ class Identity(msgspec.Struct, frozen=True):
         """The columns `topic`, `topic_id` and `offset`. One of the first two is null."""
         if self.key:
             parts = F.split(column_of[self.key], "-")
-            topic_id = F.conv(parts[0], 16, 10).cast("bigint")
+            topic_id = F.conv(parts[0], 16, 10).try_cast("bigint")
             return [
                 F.lit(None).cast("string").alias("topic"),
                 topic_id.alias("topic_id"),
@@ -43,7 +43,8 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def _offset(column: Column) -> Column:
-    return column.cast("string").cast("bigint").alias("offset")
+    # Null for a text that is no number, which others may have written into the target.
+    return column.cast("string").try_cast("bigint").alias("offset")
 
 
 def find_identity(columns: Sequence[str], wanted: Identity, topics: Sequence[str]) -> tuple[Identity | None, str]:

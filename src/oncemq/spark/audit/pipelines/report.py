@@ -56,6 +56,8 @@ class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
     shape: str
     #: One of the constants above.
     judged_by: str
+    #: `lost`, `duplicated`: such rows could not be found, or not all of them, although others were judged.
+    unjudged: tuple[str, ...] = ()
     #: Why nothing or not everything could be judged, and what is not a fault.
     remarks: tuple[str, ...] = ()
     counts: dict[str, int] = {}
@@ -77,8 +79,13 @@ class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
             return ["rows not judged"]
         if self.faults:
             return [f"compared {self.judged_by}"]
-        once = "each at most once" if self.shape == "some" else "each once"
-        return [f"{once}, {self.judged_by}"]
+        return [f"{self._how_often}, {self.judged_by}"]
+
+    @property
+    def _how_often(self) -> str:
+        if self.shape == "several":
+            return "no unexpected ones" if self.unjudged else "as many of each message as the transform makes"
+        return "each at most once" if self.shape == "some" or self.unjudged else "each once"
 
 
 class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,17 +100,28 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_proved(self) -> bool:
-        """There are no faults, and the rows of all pipelines were judged."""
-        return self.is_good and not self._not_judged
+        """There are no faults, and the rows of all pipelines were judged, as far as their checkpoints reach."""
+        return self.is_good and not self._not_judged and not self._partly_judged
 
     @property
     def _not_judged(self) -> list[str]:
         return [each.pipeline for each in self.pipelines if each.judged_by == NOT_JUDGED]
 
     @property
+    def _partly_judged(self) -> list[str]:
+        return [each.pipeline for each in self.pipelines if each.judged_by != NOT_JUDGED and each.unjudged]
+
+    @property
     def verdict(self) -> str:
         if not self.is_good:
             return "NOT PROVED."
-        if self._not_judged:
-            return f"No fault was found. The rows of {', '.join(self._not_judged)} could not be judged."
+        if not self.is_proved:
+            sentences = ["No fault was found."]
+            if self._not_judged:
+                sentences.append(f"The rows of {', '.join(self._not_judged)} could not be judged.")
+            if self._partly_judged:
+                sentences.append(f"Not all rows of {', '.join(self._partly_judged)} could be judged.")
+            return " ".join(sentences)
+        if any(each.first_batch > 0 for each in self.pipelines):
+            return "Nothing was lost or duplicated in the micro-batches that the checkpoints still have."
         return "Nothing was lost or duplicated."

@@ -24,6 +24,7 @@ _LOG = "_delta_log"
 
 
 class _Commit(msgspec.Struct, frozen=True):
+    version: int
     query: str
     batch: int
     #: What the log has of the digest of the micro-batch.
@@ -50,15 +51,17 @@ def read_delta(
     existing = active & {file.path for file in folder.list()}
     ours = sorted(existing - others)
     own = [commit for commit in commits if commit.query == query_id]
+    # Old entries are deleted some time after a checkpoint of the table.
+    is_whole = bool(commits) and commits[0].version == 0
     return TargetContent(
         rows=read_files(spark, folder, ours, identity, only_topic, scratch),
         count=sum(count_rows(folder, {0: ours}).values()),
         last_batch=last_batch(table, query_id),
-        rows_by_batch=_rows_by_batch(folder, own, active, existing),
+        rows_by_batch=_rows_by_batch(folder, own, active, existing) if is_whole else None,
         contents={each.batch: _stored(each.content) for each in own if each.content is not None},
         stored_digest=lambda digest: _stored(content_version(digest)),
         missing_files=tuple(sorted(active - existing)),
-        has_other_writers=bool(others),
+        has_other_writers=bool(others) if is_whole or others else None,
         remarks=(f"{len(others)} files of other queries",) if others else (),
     )
 
@@ -75,7 +78,7 @@ def _relative(uri: str, root: str) -> str:
 def _rows_by_batch(
     folder: Folder, commits: list[_Commit], active: set[str], existing: set[str]
 ) -> dict[int, int] | None:
-    """None if the files of a micro-batch were replaced, as by an optimisation of the table, or its log was deleted."""
+    """None if the files of a micro-batch were replaced, as by an optimisation of the table."""
     files: dict[int, list[str]] = {}
     for commit in commits:
         if not active.issuperset(commit.added):
@@ -85,7 +88,7 @@ def _rows_by_batch(
 
 
 def _commits(folder: Folder) -> Iterator[_Commit]:
-    """The entries of the log that still exist. Old ones may have been deleted after a checkpoint of the table."""
+    """The entries of the log that still exist, in their order."""
     entries = {file.path.rpartition("/")[2]: file.path for file in folder.list(_LOG)}
     for name, path in sorted(entries.items()):
         if not (name.endswith(".json") and name.partition(".")[0].isdigit()):
@@ -96,4 +99,5 @@ def _commits(folder: Folder) -> Iterator[_Commit]:
         transactions = {each["txn"]["appId"]: each["txn"]["version"] for each in actions if "txn" in each}
         # A transaction of the sink has the query's id, and the query's id with a suffix for the digest.
         query = min(transactions, key=len, default="")
-        yield _Commit(query, transactions.get(query, -1), transactions.get(content_id(query)), added)
+        version = int(name.partition(".")[0])
+        yield _Commit(version, query, transactions.get(query, -1), transactions.get(content_id(query)), added)

@@ -38,6 +38,8 @@ def read_topic(
     recorded = _recorded(subject, query_id, topic, bounds)
     if bounds is None:
         return msgspec.structs.replace(recorded, remarks=("the rows name their topics",))
+    # Asked again, because the topic must have all rows of the micro-batches that are recorded.
+    bounds = topic_bounds(subject.client, topic)
     rows = None
     if identity is not None and by_name.keys() >= set(identity.columns):
         ends = json.dumps({topic: bounds.end})
