@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from oncemq.arrow.payloads import MessageColumns
+from oncemq.arrow.payloads import MessageColumns, message_columns
 from oncemq.spark.sink.row_digest import RowDigest, rows_content
 
 Row = tuple[bytes, bytes | None]
@@ -31,6 +31,25 @@ def test_order_and_partitions_do_not_matter() -> None:
     for rows in itertools.permutations(ROWS):
         assert content(rows) == content(ROWS)
         assert content(rows[:1], rows[1:3], rows[3:]) == content(ROWS)
+
+
+def test_rows_without_keys_and_headers_have_the_same_digest_in_batches_of_their_own() -> None:
+    headers = pa.array([[("h", b"1")], None, [], [("h", b"")]], pa.map_(pa.string(), pa.binary()))
+    rows = pa.record_batch(
+        {
+            "value": pa.array([b"a", b"b", b"c", b"d"], pa.binary()),
+            "key": pa.array([None, None, b"", b"1"], pa.binary()),
+            "headers": headers,
+        }
+    )
+    found = set()
+    for sizes in ((4,), (1, 3), (2, 2), (1, 1, 1, 1)):
+        digest, start = RowDigest(), 0
+        for size in sizes:
+            digest.add("out", message_columns(rows.slice(start, size), keeps_times=False))
+            start += size
+        found.add(rows_content(digest.topics()))
+    assert len(found) == 1
 
 
 def test_everything_that_is_stored_matters() -> None:

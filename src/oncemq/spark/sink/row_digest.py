@@ -84,21 +84,24 @@ def _plus(one: TopicRows, other: TopicRows) -> TopicRows:
 
 def _row_hashes(columns: MessageColumns) -> np.ndarray:
     total = np.zeros(len(columns.values), np.uint64)
-    for factor, column in zip(_FACTORS, (columns.values, columns.keys, columns.headers), strict=False):
+    parts = (columns.values, None), (columns.keys, None), (columns.headers, b"")
+    for factor, (column, absent) in zip(_FACTORS, parts, strict=False):
         if column is not None:
-            total = _mix(total + _hashes(column) * np.uint64(factor))
+            hashes = _hashes(column, absent)
+            # If no row of a batch has a key, there is no column of keys. A row without one must not depend on that.
+            total = np.where(hashes, _mix(total + hashes * np.uint64(factor)), total)
     if columns.times_ms is not None:
         times = np.asarray(columns.times_ms).astype(np.uint64)
         total = _mix(total + times * np.uint64(_FACTORS[-1]))
     return total
 
 
-def _hashes(column: Any) -> np.ndarray:
+def _hashes(column: Any, absent: bytes | None) -> np.ndarray:
+    """A hash of each value; 0 for those that are `absent`. Null and b"" are different keys."""
     values = column.to_pylist()
     hashes: Iterable[int] = map(xxhash.xxh3_64_intdigest, values)
-    if column.null_count:
-        # Null and b"" are different keys.
-        hashes = (0 if value is None else xxhash.xxh3_64_intdigest(value) for value in values)
+    if column.null_count or absent is not None:
+        hashes = (0 if value == absent else xxhash.xxh3_64_intdigest(value) for value in values)
     return np.fromiter(hashes, np.uint64, len(values))
 
 
