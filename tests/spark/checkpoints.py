@@ -33,6 +33,22 @@ class Checkpoint:
                 for name in (str(number), f".{number}.crc"):
                     (self.folder / kind / name).unlink(missing_ok=True)
 
+    @property
+    def synced(self) -> Path:
+        """Beside the checkpoint: what a power failure leaves of it, if somebody keeps account of that."""
+        return self.folder.with_name(f"{self.folder.name}-synced")
+
+    def sync(self) -> None:
+        """Make everything durable."""
+        shutil.rmtree(self.synced, ignore_errors=True)
+        shutil.copytree(self.folder, self.synced)
+
+    def unsynced(self) -> list[Path]:
+        """The files that a power failure may take away."""
+        files = sorted(path for path in self.folder.rglob("*") if path.is_file())
+        kept = {path: self.synced / path.relative_to(self.folder) for path in files}
+        return [path for path in files if not kept[path].is_file() or kept[path].read_bytes() != path.read_bytes()]
+
     def empty(self) -> None:
         """Start with a new checkpoint."""
         shutil.rmtree(self.folder)

@@ -99,7 +99,8 @@ class Campaign:
             damage = random.choices(list(DAMAGES), list(DAMAGES.values()))[0]
             what = damage(random, stream.checkpoint, self._copies[stream.name][:-1])
         self.account.damages[damage.__name__] += 1
-        stream.put(random.randint(0, _IDS_MAX))
+        # A run with nothing to read would not notice the damage.
+        stream.put(random.randint(1, _IDS_MAX))
         code = self._try(stream)
         if not code:
             return what, "exact"

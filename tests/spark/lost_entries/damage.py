@@ -50,6 +50,17 @@ def lose_metadata(_random: Random, checkpoint: Checkpoint, _copies: Sequence[Pat
     return "lose metadata"
 
 
+def lose_power(random: Random, checkpoint: Checkpoint, _copies: Sequence[Path]) -> str:
+    """All files that were not synced vanish, or some of them. Only the model says what was synced."""
+    if not checkpoint.synced.exists():
+        return ""
+    is_all = random.random() < 0.5
+    lost = [path for path in checkpoint.unsynced() if is_all or random.random() < 0.5]
+    for path in lost:
+        path.unlink()
+    return f"lose power, and {', '.join(str(path.relative_to(checkpoint.folder)) for path in lost)}" if lost else ""
+
+
 def overwrite(random: Random, checkpoint: Checkpoint, _copies: Sequence[Path]) -> str:
     """A file is cut off, or contains zeros, as if its blocks had not been written."""
     paths = [
@@ -116,6 +127,7 @@ DAMAGES: dict[Damage, int] = {
     lose_entry: 4,
     lose_all_entries: 2,
     lose_metadata: 1,
+    lose_power: 5,
     overwrite: 5,
     lose_state: 1,
     restore: 5,

@@ -30,6 +30,7 @@ from oncemq.spark.checkpoint.location import refuse_damaged
 from oncemq.spark.options import sink_options, source_options
 from oncemq.spark.sink import writers
 from oncemq.spark.sink.task import TaskIdentity
+from oncemq.spark.source import source
 from oncemq.spark.source.source import StreamReader
 from tests.spark.checkpoints import Checkpoint
 from tests.spark.lost_entries.streams import put_ids
@@ -111,6 +112,7 @@ class ModelStream:
         self._client = client
         self._out = out
         self._random = Random(seed)
+        self.checkpoint.synced.mkdir()
         client.create_topic(name, retain_ms=retain_ms)
         client.subscribe(name, name, "earliest")
 
@@ -129,11 +131,12 @@ class ModelStream:
 
     def run(self, url: str, _session: SparkSession | None, *, max_per_trigger: int = 0) -> int:
         """Process what is there. Returns the number of micro-batches."""
-        while True:
-            try:
-                return self._run_once(url, max_per_trigger)
-            except Killed:
-                continue
+        with patch.object(source, "sync_checkpoint", lambda _: self.checkpoint.sync()):
+            while True:
+                try:
+                    return self._run_once(url, max_per_trigger)
+                except Killed:
+                    continue
 
     def _run_once(self, url: str, max_per_trigger: int) -> int:
         options = {"url": url, "topics": json.dumps([self.name]), "subscription": self.name}

@@ -217,6 +217,19 @@ def test_the_checkpoint_is_durable_before_messages_are_acked(
 
     monkeypatch.setattr(source, "sync_checkpoint", sync)
     reader, first = begun(broker, client, options)
+    synced.clear()
     reader.commit(first)
     assert synced == [(options["checkpointLocation"], 0)]
     assert client.subscriptions("eu.orders")[0].acked == 10
+
+
+def test_the_id_of_the_query_is_durable_before_the_first_micro_batch_is_read(
+    broker: BrokerProcess, client: Client, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(source, "sync_checkpoint", synced.append)
+    reader, first = begun(broker, client, options)
+    assert synced == [options["checkpointLocation"]]
+    client.put_many("eu.orders", numbered(10, 20))
+    planned(reader, first)
+    assert len(synced) == 1, "later micro-batches are synced when they are acked"

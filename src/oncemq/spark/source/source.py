@@ -185,6 +185,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if previous.is_initial:
             begun = {topic: Position(planned.topics[topic].topic_id, at) for topic, at in planned.starts.items()}
             refuse_behind(self._begun, begun)
+            # Targets recognise a replay by the id of the query, so a power failure must not take this id away.
+            sync_checkpoint(self._options.checkpoint)
         if self._record is not None:
             self._record.store(start, end, subscription.ensure_owner)
         ranges = [
