@@ -13,6 +13,7 @@ import pytest
 
 from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
+from oncemq.protocol import errors
 from oncemq.protocol.commands import PutSchema
 from oncemq.protocol.replies import SchemaReply
 from oncemq.protocol.schema import Schema, parse_fields
@@ -20,6 +21,8 @@ from oncemq.protocol.schema.arrow import to_arrow
 from oncemq.protocol.schema.definitions.avro import parse_avro
 from oncemq.protocol.schema.definitions.protobuf import parse_protobuf
 from oncemq.protocol.schema.values.codec import codec_of
+from oncemq.spark.data_source import OnceMQSource
+from oncemq.spark.typed.schemas import schema_lookup, topic_schema
 from oncemq.testing.broker_process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -162,6 +165,37 @@ def test_a_value_that_does_not_match_fails_is_dropped_or_kept_with_its_reason(
         (None, 1, "id:"),
         (3, 2, ""),
     ]
+
+
+def columns_in(broker: BrokerProcess, topic: str, **options: str) -> list[dict[str, Any]]:
+    """Read as a process of Spark does that runs one task after another."""
+    source = OnceMQSource({"url": broker.url, "topic": topic, "schema": "topic", **options})
+    reader = source.reader(source.schema())  # type: ignore[arg-type]
+    batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_value_from_before_the_schema_is_read_with_its_newest_version(broker: BrokerProcess, client: Client) -> None:
+    client.create_topic("late", retain_ms=3_600_000)
+    client.put("late", '{"id": 1, "note": "x"}')
+    put_schema(client, "late", "id: int64 not null")
+    assert columns_in(broker, "late", onError="drop") == []
+    put_schema(client, "late", "id: int64 not null, note: string")
+    assert columns_in(broker, "late", onError="drop") == [{"id": 1, "note": "x"}]
+
+
+def test_a_schema_of_another_topic_of_the_same_name_is_not_used(broker: BrokerProcess, client: Client) -> None:
+    client.create_topic("late", retain_ms=3_600_000)
+    put_schema(client, "late", "id: int64 not null")
+    topic_id, _ = topic_schema(client, "late")
+    find = schema_lookup(client, "late", topic_id)
+    client.delete_topic("late")
+    with pytest.raises(errors.TopicGone, match="there is no topic 'late'"):
+        find(1)
+    client.create_topic("late", retain_ms=3_600_000)
+    put_schema(client, "late", "id: string")
+    with pytest.raises(errors.TopicGone, match="'late' was deleted and created again"):
+        find(1)
 
 
 def test_values_in_avro_and_protobuf_are_columns(spark: SparkSession, broker: BrokerProcess, client: Client) -> None:

@@ -55,16 +55,17 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
         # If there is nothing to read, Spark makes a partition of its own.
         return iter(())
     client = shared_client(options.url, options.timeout_s)
-    return fetch(client, partition.wanted, _converter(client, options), fail_on_loss=options.fail_on_loss)
+    convert = _converter(client, options, partition.wanted)
+    return fetch(client, partition.wanted, convert, fail_on_loss=options.fail_on_loss)
 
 
-def _converter(client: Client, options: SourceOptions) -> Callable[[FetchedBatches], Any]:
+def _converter(client: Client, options: SourceOptions, wanted: Range) -> Callable[[FetchedBatches], Any]:
     """What makes record batches of stored batches."""
     if options.typed is None:
         return partial(record_batch, names=options.columns)
     from oncemq.spark.typed.reading import TypedColumns
 
-    return TypedColumns(client, options).record_batch
+    return TypedColumns(client, options, wanted).record_batch
 
 
 class BatchReader(DataSourceReader):

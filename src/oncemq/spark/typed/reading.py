@@ -24,6 +24,7 @@ from oncemq.protocol.schema.definitions.parse import parse_definition
 from oncemq.spark.connections import shared_client
 from oncemq.spark.options import SourceOptions
 from oncemq.spark.schema import MESSAGE_PREFIX
+from oncemq.spark.source.ranges import Range
 from oncemq.spark.source.topic_offsets import selected_topics
 from oncemq.spark.typed.options import ERROR_COLUMN, TypedOptions
 from oncemq.spark.typed.schemas import all_versions, schema_lookup, topic_schema
@@ -111,20 +112,20 @@ def _with_message_columns(fields: tuple[Field, ...], options: SourceOptions) -> 
 
 
 class TypedColumns:
-    """Builds the record batches of a task."""
+    """Builds the record batches of a task, which reads one topic."""
 
-    def __init__(self, client: Client, options: SourceOptions) -> None:
+    def __init__(self, client: Client, options: SourceOptions, wanted: Range) -> None:
         assert options.typed is not None
-        self._client = client
         self._typed = options.typed
         self._columns = options.columns
         self._schema = Schema(options.typed.fields)
         self._arrow_schema = arrow_schema_of(_with_message_columns(options.typed.fields, options))
+        self._schema_of = _schema_of(client, options.typed, wanted)
 
     def record_batch(self, fetched: FetchedBatches) -> Any:
         """Return the rows of some batches. With onError=fail, raises SchemaMismatch, which names the first message that
         does not match, and its column."""
-        rows = read_typed(fetched.batches, self._schema, self._schema_of(fetched))
+        rows = read_typed(fetched.batches, self._schema, self._schema_of)
         reasons = rows.errors
         if reasons is not None and self._typed.on_error == "fail":
             self._fail(fetched, reasons)
@@ -149,12 +150,6 @@ class TypedColumns:
         found["value"] = nothing if reasons is None else pc.if_else(reasons.is_valid(), found["value"], nothing)
         return [found[name] for name in self._columns]
 
-    def _schema_of(self, fetched: FetchedBatches) -> SchemaOf:
-        defined = self._typed.schema
-        if defined is not None:
-            return lambda _: defined
-        return schema_lookup(self._client, fetched.topic, fetched.topic_id, self._typed.version)
-
     def _fail(self, fetched: FetchedBatches, reasons: Any) -> None:
         index = reasons.is_valid().index(True).as_py()
         offset = record_batch(fetched, ("offset",)).column(0)[index].as_py()
@@ -162,3 +157,11 @@ class TypedColumns:
             f"topic '{fetched.topic}', offset {offset}: {reasons[index].as_py()}. onError=drop leaves such rows out, "
             "onError=keep adds a column with the reason"
         )
+
+
+def _schema_of(client: Client, typed: TypedOptions, wanted: Range) -> SchemaOf:
+    """What says with which schema the values of a topic were written."""
+    defined = typed.schema
+    if defined is not None:
+        return lambda _: defined
+    return schema_lookup(client, wanted.topic, wanted.topic_id, typed.version)

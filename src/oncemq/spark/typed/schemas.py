@@ -1,8 +1,7 @@
-"""The schemas of topics, as the broker has them. Each version is looked up once per process: versions never change."""
+"""The schemas of topics, as the broker has them."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from oncemq.client.internal import internal_api
@@ -14,9 +13,6 @@ from oncemq.protocol.schema import Schema, SchemaVersion
 
 _PAGE = 100
 
-_kept: dict[tuple[str, int, int], Schema] = {}
-_lock = threading.Lock()
-
 
 def topic_schema(client: Client, topic: str, version: int = 0) -> tuple[int, SchemaVersion]:
     """Return a topic's id and a version of its schema; 0 = the newest. Raises SchemaUnknown, TopicUnknown."""
@@ -27,23 +23,28 @@ def topic_schema(client: Client, topic: str, version: int = 0) -> tuple[int, Sch
 
 
 def schema_lookup(client: Client, topic: str, topic_id: int, default: int = 0) -> Callable[[int], Schema]:
-    """Return a function from a version of the topic's schema to the schema. It raises SchemaUnknown. Version 0, which
-    messages from before the schema have, means version `default`, or the newest one."""
-    broker_id = internal_api(client).broker_id
+    """Return a function from a version of the topic's schema to the schema, which it looks up once. It raises
+    SchemaUnknown, or TopicGone if the topic was deleted. Version 0, which messages from before the schema have, means
+    version `default`, or the newest one."""
+    known: dict[int, Schema] = {}
 
     def find(version: int) -> Schema:
         version = version or default
-        key = (broker_id, topic_id, version)
-        with _lock:
-            found = _kept.get(key)
-        if found is None:
-            _, asked = topic_schema(client, topic, version)
-            found = asked.schema
-            with _lock:
-                _kept[key] = found
-        return found
+        if version not in known:
+            known[version] = _schema_of(client, topic, topic_id, version)
+        return known[version]
 
     return find
+
+
+def _schema_of(client: Client, topic: str, topic_id: int, version: int) -> Schema:
+    try:
+        found_id, found = topic_schema(client, topic, version)
+    except errors.TopicUnknown as error:
+        raise errors.TopicGone(error.text) from None
+    if found_id != topic_id:
+        raise errors.TopicGone(f"topic '{topic}' was deleted and created again")
+    return found.schema
 
 
 def all_versions(client: Client, topic: str) -> list[SchemaVersion]:
