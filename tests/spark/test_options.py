@@ -36,6 +36,8 @@ from oncemq.spark.targets.postgres.sink import PostgresSink
         ({"topic": "a", "startingOffsets": '{"a": {"1": 5}}'}, "one partition, 0"),
         ({"topic": "a", "startingOffsets": '{"a": -3}'}, "'earliest', 'latest', an offset"),
         ({"topic": "a", "startingTimestamp": "noon"}, "milliseconds since 1970"),
+        ({"topic": "a", "startingTimestamp": "1767225600000000"}, "milliseconds since 1970"),
+        ({"topic": "a", "endingOffsetsByTimestamp": '{"a": 1767225600000000000}'}, "milliseconds since 1970"),
         ({"topic": "a", "startingOffsetsByTimestamp": "5"}, "JSON object by topic"),
         ({"topic": "a", "endingOffsetsByTimestamp": '{"b": 5}'}, "names topic 'b', which is not read"),
         ({"topic": "a", "startingOffsetsByTimestampStrategy": "earliest"}, "'error' or 'latest'"),

@@ -19,6 +19,8 @@ LATEST = "latest"
 _KAFKA_NUMBERS = {-1: LATEST, -2: EARLIEST}
 #: The number of the only partition of a topic, as Spark's Kafka source writes it.
 _PARTITION = "0"
+#: The end of the year 9999. A larger number is not one of milliseconds.
+_TIME_MS_MAX = 253_402_300_799_999
 
 
 class Timestamp(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +65,7 @@ def parse_time(raw: object, what: str, *, is_required: bool) -> Timestamp:
     """Parse milliseconds since 1970, or a time with a zone. Raises SettingInvalid."""
     if isinstance(raw, str) and raw.strip().isdecimal():
         raw = int(raw)
-    if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
+    if isinstance(raw, int) and not isinstance(raw, bool) and 0 <= raw <= _TIME_MS_MAX:
         return Timestamp(raw, is_required)
     timestamp = _parse_timestamp(raw.strip()) if isinstance(raw, str) else None
     if timestamp is None:
