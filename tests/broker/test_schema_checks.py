@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from oncemq.broker import schema_checks
@@ -111,3 +112,24 @@ def test_checks_count_as_work_of_the_peer(rig: Rig) -> None:
     checked = work.units_of(state, command, Decision(Done()))
     rig.do(commands.PutSchema("orders", None, "", "client"), session="bob")
     assert checked > 100 > work.units_of(state, command, Decision(Done()))
+
+
+def test_an_exception_during_a_check_ends_the_command_and_not_the_broker(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("id")
+
+    envelope, payload = _batch(b'{"id": 1}')
+    with monkeypatch.context() as broken:
+        broken.setattr(schema_checks, "check_payload", fail)
+        command = rig.numbered(commands.Put("orders", envelope))
+        assert code(rig.ask(command, payload)) == "BROKER_BUG"
+    assert isinstance(rig.ask(command, payload), replies.PutReply)
+
+
+def test_a_schema_whose_definition_has_other_fields_is_refused(rig: Rig) -> None:
+    schema = parse_definition(json.dumps(AVRO))
+    lying = msgspec.structs.replace(schema, fields=SCHEMA.fields)
+    rig.do(commands.CreateTopic("events"))
+    assert code(rig.do(commands.PutSchema("events", lying, "", "broker"))) == "SCHEMA_INVALID"

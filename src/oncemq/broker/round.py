@@ -261,7 +261,10 @@ class Round:
                 return Decision(NotNow("DAMAGED_IN_TRANSIT", "the payload does not match its checksum"))
             if (problem := batch_problem(payload, envelope.count, envelope.schema_version)) is not None:
                 return Decision(Refusal(problem.code, problem.text))
-        refusal = refuse_values(self._engine.state, command, payloads)
+        try:
+            refusal = refuse_values(self._engine.state, command, payloads)
+        except Exception:
+            return _failed(command)
         decision = self._decide(slot, command, refusal)
         event = decision.event
         if event is not None:
@@ -276,8 +279,7 @@ class Round:
         except ApplyFailed:
             raise
         except Exception:
-            log.exception("a command could not be decided: %s", type(command).__name__)
-            return Decision(Refusal("BROKER_BUG", "the broker failed while it decided; see the broker's log"))
+            return _failed(command)
         if is_logged(decision.event, decision.reply):
             self._log(log_lines(self._engine.state, decision.event, decision.reply, command), log_level(command))
         return decision
@@ -320,6 +322,12 @@ class Round:
             pattern = subscription.pattern
             if pattern is not None and (target := (pattern.pattern, pattern.subscriber)) in self._waiting:
                 self._to_wake[target] = None
+
+
+def _failed(command: Command) -> Decision:
+    """Log the exception that is handled, and return the reply. Nothing was changed."""
+    log.exception("a command could not be decided: %s", type(command).__name__)
+    return Decision(Refusal("BROKER_BUG", "the broker failed while it decided; see the broker's log"))
 
 
 def _too_large(need: int, capacity: int) -> Refusal:

@@ -39,7 +39,7 @@ def refuse_values(state: State, command: commands.Command, payloads: Sequence[Fr
         except errors.SchemaUnknown:
             # The engine says so.
             return None
-        except (errors.SchemaMismatch, errors.Malformed) as error:
+        except (errors.SchemaMismatch, errors.SchemaInvalid, errors.Malformed) as error:
             which = f"put {index}: " if isinstance(operation, commands.Transact) else ""
             return Refusal(error.code, which + error.text)
         except errors.MissingExtra as error:

@@ -198,3 +198,54 @@ def test_a_batch_is_refused_with_the_index_of_the_message() -> None:
         check_payload(encode_batch(values, None, None, None, 7), {7: schema}.get, "orders")
     with pytest.raises(errors.SchemaUnknown, match="has no version 7"):
         check_payload(encode_batch(values, None, None, None, 7), {8: schema}.get, "orders")
+
+
+def _avro(kind: object) -> Schema:
+    return parse_definition(json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]}))
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+
+
+def test_an_avro_decimal_has_the_digits_of_its_type() -> None:
+    codec = codec_of(_avro({"type": "array", "items": DECIMAL}))
+    written = codec.encode({"a": ["99.99", "-0.01"]})
+    assert codec.decode(written) == {"a": [decimal.Decimal("99.99"), decimal.Decimal("-0.01")]}
+    assert codec.problem(b"\x02\x06\x00\x27\x10\x00") == "a[]: a decimal has more than 4 digits"
+
+
+def test_an_avro_decimal_of_a_megabyte_is_refused_at_once() -> None:
+    # fastavro alone takes over a minute.
+    value = b"\x80\x89\x7a" + b"\x7f" * 1_000_000
+    assert codec_of(_avro(DECIMAL)).problem(value) == "a: a decimal has more than 4 digits"
+
+
+def test_the_fields_of_a_schema_are_those_of_its_definition() -> None:
+    avro, proto = _avro("long"), parse_definition(PROTO, message="Order")
+    for schema in (avro, proto):
+        with pytest.raises(errors.SchemaInvalid, match="are not those of its"):
+            codec_of(msgspec.structs.replace(schema, fields=parse_fields("b: int64 not null")))
+
+
+TIMED = """
+syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+message Part { google.protobuf.Timestamp at = 1; }
+message Whole { Part part = 1; }
+"""
+
+
+def test_a_protobuf_time_stamp_that_no_reader_has_is_a_mismatch() -> None:
+    codec = codec_of(parse_definition(TIMED, message="Whole"))
+    written = codec.encode({"part": {"at": "2026-07-31T09:30:00Z"}})
+    assert codec.problem(written) is None
+    # The year 10000.
+    late = b"\x0a\x09\x0a\x07\x08\x80\x83\xd1\xff\xaf\x07"
+    assert "Timestamp is not valid" in str(codec.problem(late))
+    with pytest.raises(errors.SchemaMismatch, match="Timestamp is not valid"):
+        codec.decode(late)
+
+
+def test_a_field_that_a_nested_protobuf_message_does_not_have_is_a_mismatch() -> None:
+    codec = codec_of(parse_definition(TIMED, message="Whole"))
+    assert codec.problem(b"\x0a\x02\x50\x01") == "a message inside the value has a field that the schema does not have"

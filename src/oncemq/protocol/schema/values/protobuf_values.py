@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from oncemq.protocol import errors
-from oncemq.protocol.schema.definitions.protobuf import message_descriptor
+from oncemq.protocol.schema.definitions.protobuf import message_descriptor, message_fields
 from oncemq.protocol.schema.extras import require
-from oncemq.protocol.schema.model import ListType, MapType, Scalar, Schema, StructType, Type
+from oncemq.protocol.schema.model import (
+    Field,
+    ListType,
+    MapType,
+    Scalar,
+    Schema,
+    StructType,
+    Type,
+    nested_fields,
+    same_types,
+)
 from oncemq.protocol.schema.values.json_values import JsonCodec
 
 _WHAT = "a topic with values in Protobuf"
@@ -24,7 +34,11 @@ class ProtobufCodec:
         self._name = schema.message
         self._json_codec = JsonCodec(schema)
         self._fields = schema.fields
-        self._class = factory.GetMessageClass(message_descriptor(schema.descriptors, schema.message))
+        descriptor = message_descriptor(schema.descriptors, schema.message)
+        if not same_types(StructType(message_fields(descriptor)), StructType(schema.fields)):
+            raise errors.SchemaInvalid("the fields of the schema are not those of its Protobuf message")
+        self._has_times = _has_times(schema.fields)
+        self._class = factory.GetMessageClass(descriptor)
 
     def problem(self, value: bytes) -> str | None:
         """Return why a value does not match. Fields that the definition does not have are named by their number."""
@@ -34,6 +48,18 @@ class ProtobufCodec:
             return error.text
         for field in self._unknown.UnknownFieldSet(message):
             return f"field number {field.field_number}: the schema has no such field"
+        size = message.ByteSize()
+        message.DiscardUnknownFields()
+        if message.ByteSize() != size:
+            return "a message inside the value has a field that the schema does not have"
+        return self._time_problem(message) if self._has_times else None
+
+    def _time_problem(self, message: Any) -> str | None:
+        """A time stamp may have a year that no reader has."""
+        try:
+            self._json.MessageToDict(message)
+        except (self._json.SerializeToJsonError, ValueError, OverflowError) as error:
+            return str(error)
         return None
 
     def parse(self, value: bytes) -> Any:
@@ -63,10 +89,18 @@ class ProtobufCodec:
 
     def decode(self, value: bytes) -> Any:
         """Return the message as JSON values, with the names of the definition. Raises SchemaMismatch."""
-        found = self._json.MessageToDict(
-            self.parse(value), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
+        message = self.parse(value)
+        try:
+            found = self._json.MessageToDict(
+                message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            )
+        except (self._json.SerializeToJsonError, ValueError, OverflowError) as error:
+            raise errors.SchemaMismatch(str(error)) from None
         return _with_numbers(found, StructType(self._fields))
+
+
+def _has_times(fields: tuple[Field, ...]) -> bool:
+    return any(field.type == Scalar("timestamp") or _has_times(nested_fields(field.type)) for field in fields)
 
 
 def _with_numbers(value: Any, kind: Type) -> Any:
