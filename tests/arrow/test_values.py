@@ -250,3 +250,9 @@ def test_batches_of_every_kind_and_version_are_read_as_one_version() -> None:
     found = read_typed([*batches, (BatchHead(6, 1, 1, 0, 0), plain_new)], NEW, versions.__getitem__)
     assert found.columns.column("id").to_pylist() == [2, 3, 4, 5, 5, 6, None]
     assert found.errors.to_pylist()[-1].startswith("id: expected int")
+
+
+def test_a_null_is_a_row_that_does_not_match() -> None:
+    columns, reasons = decode_values(pa.array([None, b'{"a": 1}'], pa.binary()), Schema(parse_fields("a: int64")))
+    assert columns.column("a").to_pylist() == [None, 1]
+    assert reasons.to_pylist() == ["the value is null", None]

@@ -19,11 +19,11 @@ from oncemq.protocol.schema import Field, Schema
 from oncemq.protocol.schema.arrow import to_arrow
 from oncemq.protocol.schema.definitions.protobuf import message_descriptor
 from oncemq.protocol.schema.values.codec import Codec, codec_of
-from oncemq.protocol.schema.values.json_values import JsonCodec
+from oncemq.protocol.schema.values.json_values import JsonCodec, shortened
 from oncemq.protocol.schema.values.protobuf_values import ProtobufCodec
 
 #: What a decoder raises for a value that it can't decode.
-_FAILURES = (msgspec.MsgspecError, ValueError, RecursionError, errors.SchemaMismatch)
+_FAILURES = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError, errors.SchemaMismatch)
 
 _Decode = Callable[[bytes], Any]
 
@@ -64,7 +64,7 @@ def _decode_each(raw: Sequence[bytes | None], schema: Schema, decode: _Decode) -
             try:
                 found = decode(value)
             except _FAILURES as error:
-                reason = problem(value) or str(error)
+                reason = problem(value) or shortened(str(error))
         objects.append(found)
         reasons.append(reason)
     return objects, reasons
@@ -83,7 +83,7 @@ def _column_each(
             try:
                 value_column([get(each)], field, member)
             except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-                kept[row], found[row] = None, f"{field.name}: {error}"
+                kept[row], found[row] = None, shortened(f"{field.name}: {error}")
     return kept, found
 
 

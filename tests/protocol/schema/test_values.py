@@ -249,3 +249,36 @@ def test_a_protobuf_time_stamp_that_no_reader_has_is_a_mismatch() -> None:
 def test_a_field_that_a_nested_protobuf_message_does_not_have_is_a_mismatch() -> None:
     codec = codec_of(parse_definition(TIMED, message="Whole"))
     assert codec.problem(b"\x0a\x02\x50\x01") == "a message inside the value has a field that the schema does not have"
+
+
+def test_limits_of_integers_may_have_a_fraction_and_reach_uint64() -> None:
+    limits = {"minimum": 0.5, "exclusiveMaximum": 9.5, "multipleOf": 3}
+    for more in ({}, {"x-oncemq-type": "uint64"}):
+        definition = {"type": "object", "properties": {"a": {"type": "integer", **limits, **more}}}
+        codec = codec_of(parse_definition(json.dumps(definition)))
+        assert [number for number in range(13) if codec.problem(b'{"a": %d}' % number) is None] == [3, 6, 9]
+    low = {"type": "object", "properties": {"a": {"type": "integer", "exclusiveMinimum": -0.5}}}
+    assert codec_of(parse_definition(json.dumps(low))).problem(b'{"a": 0}') is None
+
+
+@pytest.mark.parametrize("number", [0, -3, 0.5, "3"])
+@pytest.mark.parametrize("kind", ["int64", "uint64"])
+def test_an_integer_is_a_multiple_of_a_positive_integer(kind: str, number: object) -> None:
+    value = {"type": "integer", "x-oncemq-type": kind, "multipleOf": number}
+    with pytest.raises(errors.SchemaInvalid, match="multipleOf"):
+        parse_definition(json.dumps({"type": "object", "properties": {"a": value}}))
+
+
+@pytest.mark.parametrize("value", [b'{"big": "%s"}', b'{"%s": 1}', b'{"days": {"%s": 1}}'])
+def test_a_reason_is_short_however_long_the_value_is(value: bytes) -> None:
+    found = codec_of(ALL).problem(value % (b"x" * 1_000_000))
+    assert found is not None
+    assert len(found) <= 1_001
+
+
+def test_a_small_value_that_would_take_gigabytes_in_memory_is_refused() -> None:
+    members = ", ".join(f"f{n}: int64" for n in range(1_900))
+    codec = codec_of(Schema(parse_fields(f"rows: list<struct<{members}>>")))
+    assert codec.problem(b'{"rows": [%s]}' % b",".join([b"{}"] * 1_000)) is None
+    found = codec.problem(b'{"rows": [%s]}' % b",".join([b"{}"] * 1_000_000))
+    assert found == "the value has more objects than can be checked"

@@ -16,6 +16,7 @@ The forms of values in JSON:
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -26,19 +27,24 @@ from oncemq.protocol.schema.model import Decimal, Field, ListType, MapType, Scal
 
 
 class UInt64(int):
-    """An integer that msgspec's own bounds can't express."""
+    """An integer that msgspec's own bounds can't express. A field with limits has a subclass."""
+
+    low = 0
+    high = 2**64 - 1
+    multiple_of = 1
 
 
-_UINT64_MAX = 2**64 - 1
 _PATTERN_MAX = constraints.PATTERN_CHARACTERS_MAX
 
 
 def dec_hook(kind: type, value: Any) -> Any:
     """Decode what msgspec doesn't know. Raises ValueError, which becomes a ValidationError with the path."""
-    if kind is UInt64:
-        if type(value) is not int or not 0 <= value <= _UINT64_MAX:
-            raise ValueError(f"Expected `int` from 0 to {_UINT64_MAX}, got {value!r}")
-        return UInt64(value)
+    if issubclass(kind, UInt64):
+        if type(value) is not int or not kind.low <= value <= kind.high:
+            raise ValueError(f"Expected `int` from {kind.low} to {kind.high}, got {value!r:.40}")
+        if value % kind.multiple_of:
+            raise ValueError(f"Expected `int` that's a multiple of {kind.multiple_of}")
+        return kind(value)
     raise NotImplementedError(kind)
 
 
@@ -47,7 +53,6 @@ _Float = float | Literal["NaN", "Infinity", "-Infinity"]
 
 _PLAIN: dict[ScalarKind, Any] = {
     "bool": bool,
-    "uint64": UInt64,
     "float32": _Float,
     "float64": _Float,
     "string": str,
@@ -127,7 +132,11 @@ def _type(kind: Type, limits: dict[str, Any]) -> Any:
 
 def _scalar(kind: ScalarKind, limits: dict[str, Any]) -> Any:
     if kind in _BOUNDS:
-        return Annotated[int, _integer_meta(*_BOUNDS[kind], limits)]
+        low, high, multiple_of = _integer_limits(*_BOUNDS[kind], limits)
+        return Annotated[int, Meta(ge=low, le=high, multiple_of=multiple_of if multiple_of > 1 else None)]
+    if kind == "uint64":
+        low, high, multiple_of = _integer_limits(UInt64.low, UInt64.high, limits)
+        return type("UInt64", (UInt64,), {"low": low, "high": high, "multiple_of": multiple_of}) if limits else UInt64
     if kind in ("float32", "float64"):
         meta = constraints.meta_of(limits, constraints.OF_NUMBERS)
         return Annotated[float, Meta(**meta)] if meta else _PLAIN[kind]
@@ -141,12 +150,16 @@ def _scalar(kind: ScalarKind, limits: dict[str, Any]) -> Any:
     return _PLAIN[kind]
 
 
-def _integer_meta(low: int, high: int, limits: dict[str, Any]) -> Meta:
-    """Combine the bounds of the type with the limits of the field: msgspec takes one lower and one upper bound."""
+def _integer_limits(low: int, high: int, limits: dict[str, Any]) -> tuple[int, int, int]:
+    """Combine the bounds of the type with the limits of the field: msgspec takes one lower and one upper bound. Limits
+    of JSON Schema may have a fraction. Returns both bounds, and what a value must be a multiple of."""
     meta = constraints.meta_of(limits, constraints.OF_NUMBERS)
-    lowest = max(low, int(meta.get("ge", low)), int(meta.get("gt", low - 1)) + 1)
-    highest = min(high, int(meta.get("le", high)), int(meta.get("lt", high + 1)) - 1)
-    return Meta(ge=lowest, le=highest, multiple_of=meta.get("multiple_of"))
+    lowest = max(low, math.ceil(meta.get("ge", low)), math.floor(meta.get("gt", low - 1)) + 1)
+    highest = min(high, math.floor(meta.get("le", high)), math.ceil(meta.get("lt", high + 1)) - 1)
+    multiple_of = meta.get("multiple_of", 1)
+    if not isinstance(multiple_of, int) or multiple_of < 1:
+        raise ValueError("multipleOf of an integer must be an integer above 0")
+    return lowest, highest, multiple_of
 
 
 def _annotated(kind: Any, meta: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import msgspec
 
 from oncemq.protocol import errors
 from oncemq.protocol.schema.fields_text import type_text
-from oncemq.protocol.schema.model import Decimal, Field, ListType, MapType, Scalar, Schema, StructType
+from oncemq.protocol.schema.model import Decimal, Field, ListType, MapType, Scalar, Schema, StructType, nested_fields
 from oncemq.protocol.schema.values.json_types import dec_hook, struct_of
 from oncemq.protocol.schema.values.python_values import enc_hook, plain_of
 
@@ -21,6 +21,11 @@ _AT = re.compile(r"(?s)(.*) - at `\$?(.*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _KEY = "key` in `$"
+#: A reason may quote the value, which has any length, and goes into replies, logs and headers.
+_REASON_CHARACTERS_MAX = 1_000
+#: What the objects of one value may take in memory: "{}" is short, and a struct takes space for each of its fields.
+_OBJECTS_BYTES_MAX = 256 * 1024 * 1024
+_UNCOUNTED_BYTES = 64 * 1024
 _STEP = re.compile(r"\.([^.\[\]]+)|(\[[^\]]*\])")
 
 
@@ -29,6 +34,7 @@ class JsonCodec:
 
     def __init__(self, schema: Schema) -> None:
         self._fields = schema.fields
+        self._object_bytes = 16 + 8 * _widest(schema.fields)
         #: Decodes a value to a struct whose member i, `f<i>`, is field i. Raises a MsgspecError if it does not match.
         self.parse: Callable[[bytes], msgspec.Struct] = msgspec.json.Decoder(
             struct_of("Value", schema.fields), dec_hook=dec_hook
@@ -36,10 +42,12 @@ class JsonCodec:
 
     def problem(self, value: bytes) -> str | None:
         """Return why a value does not match: the path of the field and the reason."""
+        if len(value) > _UNCOUNTED_BYTES and value.count(b"{") * self._object_bytes > _OBJECTS_BYTES_MAX:
+            return "the value has more objects than can be checked"
         try:
             self.parse(value)
         except msgspec.ValidationError as error:
-            return _explain(str(error), self._fields)
+            return shortened(_explain(str(error), self._fields))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return f"the value is not JSON: {error}"
         return None
@@ -66,6 +74,16 @@ class JsonCodec:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise errors.SchemaMismatch(f"the value is not JSON: {error}") from None
         return found
+
+
+def shortened(reason: str) -> str:
+    """Return the beginning of a long reason."""
+    return reason if len(reason) <= _REASON_CHARACTERS_MAX else f"{reason[:_REASON_CHARACTERS_MAX]}…"
+
+
+def _widest(fields: tuple[Field, ...]) -> int:
+    """Return the number of fields of the largest struct."""
+    return max(len(fields), *(_widest(nested_fields(field.type)) for field in fields), 0)
 
 
 def _explain(text: str, fields: tuple[Field, ...]) -> str:
