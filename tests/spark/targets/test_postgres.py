@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import psycopg
 import pyarrow as pa
 import pytest
@@ -120,8 +121,13 @@ def test_a_user_who_may_not_add_the_column_is_told_how_to_get_it(
     sink.run([range(2)], batch=0)
     admin.execute("alter table oncemq_batches drop column content")
     admin.execute("create role guest login; grant all on all tables in schema public to guest")
-    with pytest.raises(errors.SettingInvalid, match=r"let its owner run: alter table .* add column"):
-        PostgresRows(make_conninfo(sink.url, user="guest")).run([range(2, 4)], batch=1)
+    guest = PostgresRows(make_conninfo(sink.url, user="guest"))
+    with pytest.raises(errors.SettingInvalid, match=r"let its owner run: alter table .* add column .* content"):
+        guest.run([range(2, 4)], batch=1)
+    guest.target = msgspec.structs.replace(guest.target, evolve="add")
+    guest.schema = schema_of(number="long", text="string", price="double")
+    with pytest.raises(errors.SettingInvalid, match=r'let its owner run: alter table .* add column .* "price" double'):
+        guest.writer()
     admin.execute("drop owned by guest; drop role guest")
 
 

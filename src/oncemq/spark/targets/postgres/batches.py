@@ -27,7 +27,7 @@ from oncemq.spark.checkpoint.content import refuse_other_content
 from oncemq.spark.sink.task import TaskIdentity
 from oncemq.spark.targets.postgres.copy_text import copy_text
 from oncemq.spark.targets.postgres.refused_rows import explain_refused_rows
-from oncemq.spark.targets.postgres.table import Column, Connection, TargetTable, create_if_missing
+from oncemq.spark.targets.postgres.table import Column, Connection, TargetTable, alter_table, create_if_missing
 
 _log = logging.getLogger(__name__)
 
@@ -82,16 +82,8 @@ class PostgresBatches:
     def _add_content(self) -> None:
         """Add the column to a table of an earlier version. Raises SettingInvalid if the user may not do that."""
         name = self._batches.as_string()
-        if self._run(_HAS_CONTENT, name).fetchone() == (True,):
-            return
-        command = sql.SQL(_ADD_CONTENT).format(self._batches)
-        try:
-            self._run(command)
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise errors.SettingInvalid(
-                f"{name} needs one more column, which this user may not add ({error}); let its owner run: "
-                f"{command.as_string()}"
-            ) from None
+        if self._run(_HAS_CONTENT, name).fetchone() != (True,):
+            alter_table(self._connection, name, sql.SQL(_ADD_CONTENT).format(self._batches))
 
     # Called in a task.
 

@@ -149,7 +149,19 @@ def _add_columns(connection: Connection, table: TargetTable, columns: Sequence[C
         add.format(sql.Identifier(each.name), sql.SQL(each.postgres)) for each in columns if each.name not in known
     ]
     if parts:
-        connection.execute(sql.SQL("alter table {} {}").format(table.identifier, sql.SQL(", ").join(parts)))
+        command = sql.SQL("alter table {} {}").format(table.identifier, sql.SQL(", ").join(parts))
+        alter_table(connection, table.qualified_name, command)
+
+
+def alter_table(connection: Connection, table: str, command: sql.Composed) -> None:
+    """Add columns to a table. Raises SettingInvalid if the user may not do that."""
+    try:
+        connection.execute(command)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise errors.SettingInvalid(
+            f"the table {table} needs more columns, which this user may not add ({error}); let its owner run: "
+            f"{command.as_string()}"
+        ) from None
 
 
 def create_if_missing(connection: Connection, command: sql.Composed) -> None:
