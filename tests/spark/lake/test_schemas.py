@@ -72,6 +72,21 @@ def test_a_run_that_knows_fewer_versions_replaces_nothing(
     assert archive.restored() == (2, "full")
 
 
+def test_a_topic_that_is_deleted_while_its_schema_is_read_does_not_stop_the_run(
+    broker: BrokerProcess, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive(str(tmp_path), broker, client)
+    schema = Client.schema
+
+    def late(own: Client, topic: str) -> object:
+        client.delete_topic(topic)
+        return schema(own, topic)
+
+    monkeypatch.setattr(Client, "schema", late)
+    archive.run()
+    assert list(tmp_path.rglob("*.json")) == []
+
+
 def test_a_run_that_dies_while_it_writes_leaves_the_former_file(
     broker: BrokerProcess, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

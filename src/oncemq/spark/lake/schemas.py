@@ -7,6 +7,7 @@ starts, and after each micro-batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from urllib.parse import quote
 
 import msgspec
@@ -77,7 +78,9 @@ class SchemaKeeper:
             with oncemq.connect(self._url, label="archive", record="") as client:
                 for info in client.topics():
                     if info.schema_version > self._stored.get(info.topic_id, 0) and self._is_read(info.name):
-                        self._save_topic(client, info.name)
+                        # A topic may be deleted meanwhile.
+                        with suppress(errors.TopicUnknown):
+                            self._save_topic(client, info.name)
         except errors.BrokerAway as error:
             # The run itself waits for the broker.
             self._reporter.notice(f"the schemas could not be stored yet: {error.text}")
