@@ -15,10 +15,14 @@ from pyspark.sql.types import StructType
 
 from oncemq.protocol import errors
 from oncemq.spark.targets.declarations import Evolve
+from oncemq.spark.targets.files.folder import visible_files
+from oncemq.spark.targets.objects.object_folder import ObjectFolder
 from tests.spark.targets.sink_drivers import (
     QUERY,
     SCHEMA,
+    DeltaBucket,
     DeltaFolder,
+    ParquetBucket,
     ParquetFolder,
     PostgresRows,
     Sink,
@@ -29,8 +33,11 @@ from tests.spark.targets.sink_drivers import (
 MORE = schema_of(number="long", text="string", price="double")
 
 
-@pytest.fixture(params=["parquet", "delta", "postgres"])
+@pytest.fixture(params=["parquet", "delta", "postgres", "parquet in s3", "delta in s3"])
 def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Sink:
+    if "s3" in request.param:
+        kind = WholeParquetBucket if "parquet" in request.param else DeltaBucket
+        return kind(request.getfixturevalue("s3"), tmp_path.name)
     if request.param == "parquet":
         return WholeParquetFolder(tmp_path / "numbers")
     if request.param == "delta":
@@ -45,6 +52,16 @@ class WholeParquetFolder(ParquetFolder):
         files = sorted(self.folder.rglob("*.parquet"))
         whole = pa.unify_schemas([pq.read_schema(file) for file in files])
         found: dict[str, list[Any]] = ds.dataset(files, schema=whole, format="parquet").to_table().to_pydict()
+        return found
+
+
+class WholeParquetBucket(ParquetBucket):
+    """The same in an object store."""
+
+    def table(self) -> dict[str, list[Any]]:
+        folder = ObjectFolder(self.target.path, self.target.storage)
+        tables = [pq.read_table(folder.open(file.path)) for file in visible_files(folder)]
+        found: dict[str, list[Any]] = pa.concat_tables(tables, promote_options="default").to_pydict()
         return found
 
 

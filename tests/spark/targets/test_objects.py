@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import obstore
+import obstore.exceptions
 import pytest
 
 from oncemq.protocol import errors
@@ -236,6 +237,20 @@ def test_a_folder_takes_the_files_of_a_task_and_readers_see_the_visible_ones(fol
         folder.place(prefix, write_files)
     assert folder.read("_hidden/1/day=1/x.parquet") == folder.read("day=1/x.parquet") == b"content"
     assert [file.path for file in visible_files(folder)] == ["day=1/x.parquet"]
+
+
+@pytest.mark.usefixtures("s3")
+def test_an_object_that_can_not_be_read_is_an_error_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ObjectFolder(f"s3://lake/{tmp_path.name}", STORAGE)
+    folder.create("n", b"123")
+
+    def fail(*_: object, **__: object) -> None:
+        raise obstore.exceptions.GenericError("the store is away\n\nDebug source: …")
+
+    with folder.open("n") as file:
+        monkeypatch.setattr(obstore, "get_range", fail)
+        with pytest.raises(OSError, match=r"^the store is away$"):
+            file.read()
 
 
 def test_an_update_that_loses_a_race_is_made_again(s3: S3Server, tmp_path: Path) -> None:

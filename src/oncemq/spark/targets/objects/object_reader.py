@@ -37,11 +37,16 @@ class _RawObject(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         import obstore
+        from obstore.exceptions import BaseError
 
         count = min(len(buffer), self._size - self._at)
         if count <= 0:
             return 0
-        data = obstore.get_range(self._store, self._path, start=self._at, length=count)
+        try:
+            data = obstore.get_range(self._store, self._path, start=self._at, length=count)
+        except BaseError as error:
+            # Readers of files expect this kind.
+            raise OSError(str(error).split("\n", 1)[0]) from error
         buffer[:count] = memoryview(data)
         self._at += count
         return count
