@@ -238,6 +238,21 @@ async def test_flush_raises_the_first_error_that_no_handle_has_raised(url: str, 
 
 
 @on_event_loop
+async def test_a_flush_waits_for_what_another_task_puts_at_its_last_moment(process: BrokerProcess, topic: str) -> None:
+    async with oncemq.aio.connect(process.url, batch_messages=1) as client:
+        await client.create_topic(topic, retain_ms=10**9)
+        await client.put(topic, b"0")
+        handle = client.put_nowait(topic, b"1")
+
+        async def follow() -> None:
+            await handle.result()
+            client.put_nowait(topic, b"2")
+
+        await asyncio.gather(follow(), client.flush())
+        assert [message.value async for message in client.read(topic)] == [b"0", b"1", b"2"]
+
+
+@on_event_loop
 async def test_a_full_buffer_refuses_a_message_and_accepts_it_later(process: BrokerProcess, topic: str) -> None:
     values = [b"%4d" % index * 100 for index in range(1000)]
     async with oncemq.aio.connect(process.url, batch_messages=3, buffer_bytes=5000) as client:

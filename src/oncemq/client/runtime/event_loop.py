@@ -81,17 +81,14 @@ class EventLoopDriver(Driver):
             await asyncio.sleep(0)
             return wait.function()
         until = wait if isinstance(wait, Until) else Until(wait)
-        if until.is_done():
-            return True
-        if until.until_ms is not None and until.until_ms <= now_ms():
-            self.pump()
-            return until.is_done()
-        self.check_usable()
-        await self._wait_once(until)
-        if until.is_done():
-            return True
-        self.check_usable()
-        return False
+        # Once more, if another task has changed the condition again before this one could run.
+        while not until.is_done():
+            if until.until_ms is not None and until.until_ms <= now_ms():
+                self.pump()
+                return until.is_done()
+            self.check_usable()
+            await self._wait_once(until)
+        return True
 
     async def _wait_once(self, until: Until) -> None:
         future: asyncio.Future[None] = self.loop.create_future()
