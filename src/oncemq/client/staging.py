@@ -16,6 +16,7 @@ from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.producer.encoding import check_columns, make_put
 from oncemq.client.runtime.flow import Flow, Until
 from oncemq.client.schemas.claims import raw_or_object
+from oncemq.client.schemas.topic_schemas import STALE
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.batch import checksum
 from oncemq.protocol.frames import Frame
@@ -46,13 +47,12 @@ class Stages:
         check_columns(values, None, None)
         schemas = self._context.schemas
         found = [raw_or_object(value) for value in values]
-        is_known = any(schemas.needs(topic, value) for value in found)
         whose = (stage, topic, writer, batch)
-        return schemas.retrying([topic], lambda: self._stage(whose, found), is_known=is_known)
+        return schemas.retrying([topic], lambda: self._stage(whose, found))
 
     def _stage(self, whose: tuple[str, str, str, int], values: Sequence[object]) -> Flow[int]:
-        checked = [self._context.schemas.checked(whose[1], value) for value in values]
-        put, payload = make_put(whose[1], False, [value for value, _ in checked], claim=checked[0][1])
+        checked, claim = self._context.schemas.checked_all(whose[1], values)
+        put, payload = make_put(whose[1], False, checked, claim=claim)
         operation = commands.Stage(*whose, put.envelope)
         reply = yield from self._context.call(operation, replies.StageReply, payload)
         return reply.count
@@ -160,6 +160,9 @@ class StageWriter:
             self._in_flight_bytes -= operation.envelope.size
             if pending.error is not None:
                 self._error = self._error or pending.error
+                if isinstance(pending.error, STALE):
+                    # The next stager continues with the schema that the topic has now.
+                    self._schemas.start(operation.topic)
             else:
                 self._staged = replies.expect(pending.result(), replies.StageReply).count
 

@@ -74,9 +74,8 @@ class _Run(msgspec.Struct):
             self.headers = (self.headers or [None] * count) + (headers or [None] * len(values))
 
     def make(self, schemas: TopicSchemas) -> tuple[Put, bytes]:
-        checked = [schemas.checked(self.topic, value) for value in self.values]
-        values = [value for value, _ in checked]
-        return make_put(self.topic, self.create, values, self.keys, self.headers, self.times, checked[0][1])
+        values, claim = schemas.checked_all(self.topic, self.values)
+        return make_put(self.topic, self.create, values, self.keys, self.headers, self.times, claim)
 
 
 class BaseTransaction:
@@ -196,10 +195,8 @@ class BaseTransaction:
         try:
             if not (self._runs or self._acks or self._tasks):
                 return
-            schemas = self._context.schemas
             topics = {run.topic for run in self._runs}
-            is_known = any(schemas.needs(run.topic, value) for run in self._runs for value in run.values)
-            puts, reply = yield from schemas.retrying(topics, self._transact, is_known=is_known)
+            puts, reply = yield from self._context.schemas.retrying(topics, self._transact)
         except BaseException as error:
             for consumer in self._acks:
                 consumer.transaction_failed(error)

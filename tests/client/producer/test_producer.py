@@ -18,6 +18,7 @@ from oncemq.client.producer import producer
 from oncemq.client.producer.encoding import NO_TIMES, as_bytes, cuts, make_put
 from oncemq.client.runtime import background
 from oncemq.client.runtime.threads import ThreadDriver
+from oncemq.client.schemas import claims
 from oncemq.client.sync import Client, Handle, make_client
 from oncemq.protocol import errors
 from oncemq.protocol.batch import decode_batch
@@ -25,6 +26,8 @@ from oncemq.protocol.commands import Hello, Numbered, Put, Schemas
 from oncemq.protocol.frames import Frame, decode_request, encode_response
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import Done, HelloReply, PutReply, Refusal, Reply, SchemasReply
+from oncemq.protocol.schema import SchemaVersion
+from oncemq.protocol.schema.definitions.parse import parse_definition
 
 
 class Store:
@@ -32,6 +35,11 @@ class Store:
 
     def __init__(self) -> None:
         self.batches: list[tuple[str, bool, list[Message]]] = []
+        #: What the broker knows of the schema of each topic.
+        self.schema: Reply = SchemasReply(1, 0, "", "")
+        #: The next answer to a lookup is withheld until `release`.
+        self.withholds = False
+        self._withheld: list[list[Frame]] = []
         self.refuses: set[str] = set()
         self.is_slow = False
         self.is_closed = False
@@ -42,14 +50,25 @@ class Store:
     def send(self, frames: Sequence[Frame]) -> None:
         request, payloads = decode_request(frames)
         replies = [self._reply(command, frames) for command, frames in zip(request.commands, payloads, strict=True)]
-        self._answers.append(encode_response(request.request_id, replies))
+        answer = encode_response(request.request_id, replies)
+        if self.withholds and any(isinstance(command, Schemas) for command in request.commands):
+            self.withholds = False
+            self._withheld.append(answer)
+        else:
+            self._answers.append(answer)
+
+    def release(self) -> None:
+        self._answers += self._withheld
+        self.wake()
 
     def _reply(self, command: object, payloads: Sequence[Frame]) -> Reply:
         if isinstance(command, Hello):
             return HelloReply(1, 0, command.window, (), "store")
         if not isinstance(command, Numbered) or not isinstance(command.operation, Put):
-            return SchemasReply(1, 0, "", "") if isinstance(command, Schemas) else Done()
+            return self.schema if isinstance(command, Schemas) else Done()
         operation = command.operation
+        if isinstance(self.schema, SchemasReply) and self.schema.newest and not operation.envelope.schema_version:
+            return Refusal("SCHEMA_REQUIRED", "not checked")
         if operation.topic in self.refuses:
             return Refusal("TOPIC_UNKNOWN", f"there is no topic '{operation.topic}'")
         [payload] = payloads
@@ -125,6 +144,105 @@ def test_what_was_put_while_a_topic_is_looked_up_is_sent_in_batches_of_the_usual
     store.is_slow = False
     client.flush()
     assert [len(messages) for topic, _, messages in store.batches if topic == "t"] == [10, 10, 5]
+
+
+def typed(*definitions: str) -> SchemasReply:
+    """What a broker says of a topic whose schema has these versions."""
+    newest = SchemaVersion(len(definitions), parse_definition(definitions[-1]), 0)
+    return SchemasReply(1, len(definitions), "none", "client", (newest,))
+
+
+def test_waits_for_messages_end_while_their_topic_is_looked_up(client: Client, store: Store) -> None:
+    store.is_slow = True
+    handle = client.put_nowait("t", b"x")
+    with pytest.raises(TimeoutError, match="the schemas of topics are still being looked up"):
+        client.flush(timeout_s=0.01)
+    with pytest.raises(TimeoutError, match="the schema of 't' is still being looked up"):
+        handle.result(timeout_s=0.01)
+    store.is_slow = False
+    assert handle.result().offset == 0
+
+
+def test_a_second_lookup_that_is_answered_first_changes_no_order(client: Client, store: Store) -> None:
+    client.put("other", b"")
+    store.schema = typed("id: int64")
+    store.withholds = True
+    client.put_nowait("t", b'{"id": 1}')
+    putting = threading.Thread(target=client.put_many, args=("t", [b'{"id": 2}']))
+    putting.start()
+    putting.join(0.05)
+    store.release()
+    putting.join(5)
+    assert not putting.is_alive()
+    client.flush()
+    assert store.values() == [b'{"id": 1}', b'{"id": 2}']
+
+
+def test_a_message_whose_topic_changes_while_it_is_checked_is_not_lost(
+    client: Client, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.schema = typed("id: int64")
+    client.put_nowait("t", b'{"id": 1}').result()
+    real = claims.checked
+    changes = iter([typed("id: int64", "id: int32"), typed("id: int64", "id: int32", "id: int16")])
+
+    def slow(*arguments: Any) -> Any:
+        # As another thread would do while this one checks a large value.
+        for store.schema in changes:
+            client._driver.run(client._producer.schemas.refresh("t"))
+        return real(*arguments)
+
+    monkeypatch.setattr(producer, "checked", slow)
+    client.put_nowait("t", b'{"id": 2}')
+    client.flush()
+    client.put_nowait("t", b'{"id": 3}')
+    client.flush()
+    assert store.values() == [b'{"id": 1}', b'{"id": 2}', b'{"id": 3}']
+
+
+def test_more_topics_than_may_have_a_buffer_lose_nothing_while_they_are_looked_up(
+    client: Client, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "_BUFFERS_MAX", 2)
+    topics = ["a", "b", "c", "d", "e"]
+
+    def put() -> None:
+        for topic in topics:
+            client.put_nowait(topic, b"x")
+
+    store.is_slow = True
+    putting = threading.Thread(target=put)
+    putting.start()
+    putting.join(0.05)
+    store.is_slow = False
+    putting.join(5)
+    assert not putting.is_alive()
+    client.flush()
+    assert [topic for topic in topics if store.values(topic) != [b"x"]] == []
+
+
+def test_the_buffers_of_all_topics_that_are_looked_up_are_bounded_together(store: Store) -> None:
+    for client in clients(store, buffer_bytes=3000):
+        store.is_slow = True
+        for topic in ("a", "b"):
+            client.put_nowait(topic, b"x" * 1000)
+        putting = threading.Thread(target=client.put_nowait, args=("c", b"x" * 1000))
+        putting.start()
+        putting.join(0.05)
+        assert putting.is_alive()
+        store.is_slow = False
+        putting.join(5)
+        assert not putting.is_alive()
+        client.flush()
+
+
+def test_a_lookup_that_failed_is_repeated_when_a_value_needs_it(client: Client, store: Store) -> None:
+    store.schema = Refusal("BROKER_BUG", "at this moment")
+    client.put_nowait("t", b"x")
+    client.flush()
+    store.schema = typed("id: int64")
+    client.put("t", {"id": 1})
+    assert store.values() == [b"x", b'{"id":1}']
 
 
 def test_a_batch_is_sent_when_it_has_enough_bytes(client: Client, store: Store) -> None:

@@ -20,6 +20,8 @@ import oncemq
 import oncemq.aio
 from oncemq import errors
 from oncemq.protocol.batch import encode_batch
+from oncemq.testing.broker_process import BrokerProcess
+from tests.client.event_loop import on_event_loop
 from tests.protocol.schema.test_definitions import AVRO, PROTO
 
 FIELDS = "id: int64 not null, name: string, price: decimal(10,2), at: timestamp"
@@ -201,12 +203,131 @@ def test_messages_without_waiting_are_refused_once_when_a_topic_gets_its_schema(
     assert [message.schema_version for message in client.read("orders", "earliest")] == [0, 1]
 
 
-def test_a_new_version_is_found_when_a_value_needs_it(url: str, typed: oncemq.Client) -> None:
-    with oncemq.connect(url) as other:
-        other.put("orders", {"id": 1})
-        typed.put_schema("orders", FIELDS + ", tags: list<string>")
-        other.put("orders", {"id": 2, "tags": ["new"]})
+def _with_a_stager(client: oncemq.Client, value: Any) -> None:
+    stager = client.stager("stager", "orders", "", 0)
+    stager.add(1, encode_batch([value]))
+    client.commit("", 0, "orders", [("stager", stager.finish())])
+
+
+def _with_flush(put: Put) -> Put:
+    """With an outbox, a refusal is raised by the flush, until it is `seen`."""
+
+    def way(client: Any, value: Any) -> None:
+        put(client, value)
+        try:
+            client.flush()
+        finally:
+            for refusal in client.refusals():
+                client.seen(refusal)
+
+    return way
+
+
+#: With the options of the client.
+ALL_WAYS = [
+    *((way, False) for way in (*WAYS, _with_a_stager)),
+    *((_with_flush(way), True) for way in (*WAYS[:2], lambda client, value: client.put_nowait("orders", value))),
+]
+
+
+@pytest.fixture
+def other(url: str, tmp_path: Path, has_outbox: bool) -> Iterator[oncemq.Client]:
+    with _connect(url, tmp_path / "box" if has_outbox else None) as other:
+        yield other
+
+
+def _connect(url: str, outbox: Path | None) -> oncemq.Client:
+    return oncemq.connect(url) if outbox is None else oncemq.connect(url, outbox=outbox)
+
+
+@pytest.mark.parametrize(("way", "has_outbox"), ALL_WAYS)
+def test_a_new_version_is_found_when_a_value_needs_it(typed: oncemq.Client, other: oncemq.Client, way: Put) -> None:
+    way(other, b'{"id": 1}')
+    typed.put_schema("orders", FIELDS + ", tags: list<string>")
+    way(other, b'{"id": 2, "tags": ["new"]}')
     assert [message.schema_version for message in typed.read("orders", "earliest")] == [1, 2]
+
+
+@pytest.mark.parametrize(("way", "has_outbox"), ALL_WAYS)
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_a_topic_that_gets_its_schema_or_is_created_again_refuses_messages_once(
+    client: oncemq.Client, other: oncemq.Client, way: Put, is_typed: bool
+) -> None:
+    if is_typed:
+        client.put_schema("orders", "id: int64")
+    way(other, b'{"id": 1}')
+    client.delete_topic("orders")
+    client.create_topic("orders", retain_ms=10**9)
+    client.put_schema("orders", "id: int64, name: string")
+    for _ in range(3):
+        try:
+            way(other, b'{"id": 2}')
+        except (errors.SchemaRequired, errors.SchemaUnknown):
+            continue
+        break
+    way(other, b'{"id": 3}')
+    assert [value["id"] for value in _values(client)] == [2, 3]
+
+
+@pytest.mark.parametrize(("way", "has_outbox"), [each for each in ALL_WAYS if each[0] is not _with_a_stager])
+def test_an_object_is_put_as_soon_as_its_topic_has_a_schema(
+    client: oncemq.Client, other: oncemq.Client, way: Put
+) -> None:
+    client.delete_topic("orders")
+    with pytest.raises(TypeError, match="topic 'orders' has no schema"):
+        way(other, Order(1))
+    client.create_topic("orders", retain_ms=10**9)
+    with pytest.raises(TypeError, match="topic 'orders' has no schema"):
+        way(other, Order(1))
+    client.put_schema("orders", FIELDS)
+    way(other, Order(2))
+    assert [value["id"] for value in _values(client)] == [2]
+
+
+def test_values_before_one_that_needs_a_new_version_are_put_once(
+    typed: oncemq.Client, url: str, tmp_path: Path
+) -> None:
+    values = [{"id": number} for number in range(100)]
+    for field, outbox in (("one", None), ("two", tmp_path / "box")):
+        with _connect(url, outbox) as other:
+            other.put_many("orders", iter(values[:1]))
+            version = typed.put_schema("orders", f"{FIELDS}, {field}: string", compatibility="none")
+            late = {"id": 100, field: "x"}
+            other.put_many("orders", iter([*values[1:], late]), keys=iter(map(str, range(1, 101))))
+            other.flush()
+        found = list(typed.read("orders", "earliest"))[-101:]
+        assert [json.loads(message.value)["id"] for message in found] == list(range(101))
+        assert [message.key for message in found[1:]] == [b"%d" % number for number in range(1, 101)]
+        assert found[-1].schema_version == version
+
+
+def test_values_of_which_some_are_not_checked_claim_no_version(client: oncemq.Client) -> None:
+    client.put_schema("orders", FIELDS, check="none")
+    with client.transaction() as transaction:
+        transaction.put("orders", Order(1))
+        transaction.put("orders", b"anything")
+    client.put_many("orders", [Order(2)])
+    assert [message.schema_version for message in client.read("orders", "earliest")] == [0, 0, 1]
+
+
+def test_a_stage_of_nothing_is_refused(client: oncemq.Client) -> None:
+    with pytest.raises(errors.Malformed):
+        client.stage("s", "orders", "", 0, [])
+
+
+@on_event_loop
+async def test_a_value_without_waiting_finds_a_new_version_at_the_second_try(
+    oncemq_broker: BrokerProcess,
+) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url) as other:
+        await other.create_topic("orders", retain_ms=10**9)
+        await other.put_schema("orders", FIELDS)
+        async with oncemq.aio.connect(oncemq_broker.url) as operator:
+            await operator.put_schema("orders", FIELDS + ", tags: list<string>")
+        with pytest.raises(errors.SchemaMismatch):
+            other.put_nowait("orders", {"id": 1, "tags": []})
+        await other.flush()
+        assert (await other.put_nowait("orders", {"id": 1, "tags": []}).result()).offset == 0
 
 
 def test_a_topic_that_was_created_again_has_another_schema(url: str, typed: oncemq.Client) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from oncemq.client.aio import Client, Handle
 from oncemq.client.outbox.connection import OutboxConnection
 from oncemq.client.outbox.producer import Ticket
-from oncemq.client.producer.encoding import Headers, Value, one_message, times_of
+from oncemq.client.producer.encoding import Headers, Value, many_messages, one_message
 from oncemq.client.runtime.event_loop import EventLoopDriver
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class OutboxClient(Client):
         >>> (await client.put_many("orders", ["one pizza", "two salads"])).count
         2
         """
-        times = times_of(ttl_s, delay_s)
-        return await self._driver.run(self._outbox_producer.store_many(topic, values, keys, headers, create, times))
+        messages = many_messages(topic, values, keys, headers, create, ttl_s, delay_s)
+        return await self._driver.run(self._outbox_producer.store_many(messages))
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the broker has decided everything in the outbox. Raises the first refusal that is not `seen`, or

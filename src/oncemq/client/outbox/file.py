@@ -54,6 +54,8 @@ class OutboxFile:
         #: Completed numbers that are not marked in the file yet → whether the operation was executed. If not, a void
         #: was answered.
         self._unmarked: dict[int, bool] = {}
+        #: Operations that were refused since it was opened.
+        self.refused_count = 0
         with storage.read_transaction() as execute:
             row = execute("SELECT session, broker_id, next_number, answered_number, sent_below FROM outbox").fetchone()
             self.session, self.broker_id, self.next_number, self.answered_number, self.sent_below = row
@@ -159,6 +161,7 @@ class OutboxFile:
             return added, execute("DELETE FROM entries WHERE number = ?", (number,)).rowcount
 
         added, deleted = self._write(move)
+        self.refused_count += 1
         self.answered_number = max(self.answered_number, number)
         self.refusals_count += added
         self._entries_count -= deleted
@@ -172,6 +175,7 @@ class OutboxFile:
             return added
 
         self.refusals_count += self._write(void)
+        self.refused_count += 1
 
     def flush(self) -> None:
         """Mark all completed operations in the file."""

@@ -7,18 +7,19 @@ soon as the broker can be reached; if this process dies first, the next one that
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from oncemq.client.core.commands.pending import Pending, again
-from oncemq.client.producer.encoding import Headers, OneMessage, Times, Value, check_columns
+from oncemq.client.producer.encoding import ManyMessages, OneMessage
 from oncemq.client.producer.producer import H, Producer
 from oncemq.client.producer.receipt import Receipt, receipt_of
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until
+from oncemq.client.schemas.claims import OUTDATED
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Put
 from oncemq.protocol.replies import PutReply
@@ -93,6 +94,8 @@ class OutboxProducer(Producer[H]):
     ) -> None:
         super().__init__(driver, background, settings, handle_type)
         self.outbox = outbox
+        #: How many operations were refused before the schemas of topics were last in doubt.
+        self._refused_count = 0
         self._send_task = _SendTask(driver)
 
     def start(self) -> None:
@@ -114,36 +117,26 @@ class OutboxProducer(Producer[H]):
 
     def put_one(self, message: OneMessage) -> Flow[Ticket]:
         """Write one message into the outbox. An object needs the schema of its topic, and therefore the broker."""
-        if self.schemas.needs(message.topic, message.value):
-            yield from self.schemas.ready(message.topic)
-        yield from self.schemas.ready_soon(message.topic)
-        put = message.make(*self.schemas.checked(message.topic, message.value))
-        return (yield from self.store(message.topic, iter([put])))
+        return self.store_many(message.as_many())
 
-    def store_many(
-        self,
-        topic: str,
-        values: Iterable[object],
-        keys: Iterable[Value | None] | None,
-        headers: Iterable[Headers | None] | None,
-        create: bool,
-        times: Times,
-    ) -> Flow[Ticket]:
+    def store_many(self, messages: ManyMessages) -> Flow[Ticket]:
         """Write messages into the outbox, in batches."""
-        check_columns(values, keys, headers)
         self.driver.check_usable()
-        known = yield from self.schemas.ready_soon(topic)
-        batches = self.batches_of(topic, values, keys, headers, create, times, known)
-        return (yield from self.store(topic, batches))
+        if self.outbox.refused_count != self._refused_count:
+            # Perhaps because of a schema that is out of date.
+            self._refused_count = self.outbox.refused_count
+            self.schemas.doubt_all()
+        yield from self.schemas.ready_soon(messages.topic)
+        return (yield from self._store(messages.topic, self.batches_of(messages)))
 
-    def store(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[Ticket]:
+    def _store(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[Ticket]:
         """Write batches into the outbox. An error's notes say how many were written before it."""
         self.driver.check_usable()
         self.freeze_topic(topic)
         pendings: list[Pending] = []
         count = 0
         try:
-            while together := (yield Outside(lambda: list(islice(batches, _BATCHES_PER_SYNC)))):
+            while together := (yield from self._take(topic, batches)):
                 self.driver.check_usable()
                 pendings += self._append(together)
                 count += sum(put.envelope.count for put, _ in together)
@@ -154,6 +147,23 @@ class OutboxProducer(Producer[H]):
                 error.add_note(f"{count} messages before are kept, as {pendings[0].number} to {pendings[-1].number}.")
             raise
         return Ticket(topic, tuple(pending.number for pending in pendings), count, tuple(pendings))
+
+    def _take(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[list[tuple[Put, bytes]]]:
+        """Return the next batches that are written together."""
+        together: list[tuple[Put, bytes]] = []
+
+        def take() -> None:
+            # One at a time: if the next one fails, this one stays.
+            for batch in islice(batches, _BATCHES_PER_SYNC - len(together)):
+                together.append(batch)
+
+        try:
+            yield Outside(take)
+        except OUTDATED:
+            if not (yield from self.schemas.has_changed_soon(topic)):
+                raise
+            yield Outside(take)
+        return together
 
     def _append(self, together: list[tuple[Put, bytes]]) -> list[Pending]:
         """Write all of it, or nothing."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from oncemq.client.outbox.connection import OutboxConnection
 from oncemq.client.outbox.producer import Ticket
-from oncemq.client.producer.encoding import Headers, Value, one_message, times_of
+from oncemq.client.producer.encoding import Headers, Value, many_messages, one_message
 from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.client.sync import Client, Handle
 
@@ -67,8 +67,8 @@ class OutboxClient(Client):
         >>> client.put_many("orders", ["one pizza", "two salads"]).count
         2
         """
-        times = times_of(ttl_s, delay_s)
-        return self._driver.run(self._outbox_producer.store_many(topic, values, keys, headers, create, times))
+        messages = many_messages(topic, values, keys, headers, create, ttl_s, delay_s)
+        return self._driver.run(self._outbox_producer.store_many(messages))
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the broker has decided everything in the outbox. Raises the first refusal that is not `seen`, or

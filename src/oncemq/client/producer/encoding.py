@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -84,8 +85,8 @@ def times_of(ttl_s: float | None, delay_s: float | None) -> Times:
     return Times(ttl_ms, 0 if delay_s is None else round((time.time() + delay_s) * 1000))
 
 
-#: The columns of a batch: values, and for each value a key or None, and headers or None. No column: none has any.
-Columns = tuple[list[bytes], list[bytes | None] | None, list[Mapping[str, bytes] | None] | None]
+#: At most this many messages, and about this many bytes.
+Limits = tuple[int, int]
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -130,6 +131,10 @@ class OneMessage(msgspec.Struct, frozen=True):
         """Return the operation, and its payload."""
         return make_put(self.topic, self.create, [value], self.keys, self.headers, self.times, claim)
 
+    def as_many(self) -> ManyMessages:
+        """Return the message where any number is expected."""
+        return ManyMessages(self.topic, (self.value,), self.keys, self.headers, self.create, self.times)
+
 
 def one_message(
     topic: str,
@@ -151,29 +156,6 @@ def one_message(
     )
 
 
-def columns_of(
-    values: Iterable[Value],
-    keys: Iterable[Value | None] | None,
-    headers: Iterable[Headers | None] | None,
-    messages_max: int,
-    bytes_max: int,
-) -> Iterator[Columns]:
-    """Encode messages in chunks of about `bytes_max`. Raises as `check_columns` does, and ValueError as soon as an
-    iterator ends before the values do. Each chunk shows how many messages the next one may have."""
-    check_columns(values, keys, headers)
-    # Checked here, and not only when the first chunk is made.
-    return _columns_of(_chunks(values, messages_max, bytes_max), keys, headers)
-
-
-def _columns_of(
-    chunks: Iterable[list[bytes]], keys: Iterable[Value | None] | None, headers: Iterable[Headers | None] | None
-) -> Iterator[Columns]:
-    keys_left = None if keys is None else iter(keys)
-    headers_left = None if headers is None else iter(headers)
-    for chunk in chunks:
-        yield encode_columns(chunk, keys_left, headers_left)
-
-
 V = TypeVar("V")
 
 
@@ -193,20 +175,39 @@ def encode_columns(
     return values, found_keys, found_headers
 
 
-def _chunks(values: Iterable[Value], messages_max: int, bytes_max: int) -> Iterator[list[bytes]]:
-    values_left = iter(values)
-    count = _FIRST_CHUNK
-    while taken := list(islice(values_left, count)):
-        chunk = all_as_bytes(taken)
+class Chunks(Iterator[tuple[list[bytes], Claim]]):
+    """Values, encoded, in chunks of about `bytes_max`. Each chunk shows how many values the next one may have.
+
+    If `encode` raises, no value is lost: the next call encodes the same ones again."""
+
+    def __init__(
+        self, values: Iterable[object], encode: Callable[[list[object]], tuple[list[bytes], Claim]], limits: Limits
+    ) -> None:
+        self._values = iter(values)
+        self._encode = encode
+        self._messages_max, self._bytes_max = limits
+        self._count = _FIRST_CHUNK
+        #: Taken, and not encoded.
+        self._taken: list[object] = []
+        self._encoded: deque[tuple[list[bytes], Claim]] = deque()
+
+    def __next__(self) -> tuple[list[bytes], Claim]:
+        if not self._encoded:
+            self._taken = self._taken or list(islice(self._values, self._count))
+            if not self._taken:
+                raise StopIteration
+            chunk, claim = self._encode(self._taken)
+            self._taken = []
+            self._divide(chunk, claim)
+        return self._encoded.popleft()
+
+    def _divide(self, chunk: list[bytes], claim: Claim) -> None:
         size = sum(map(len, chunk))
-        fitting = max(1, bytes_max * len(chunk) // max(size, 1))
-        count = min(fitting, count * 16, messages_max)
-        if size <= 2 * bytes_max:
-            yield chunk
-            continue
+        fitting = max(1, self._bytes_max * len(chunk) // max(size, 1))
+        self._count = min(fitting, self._count * 16, self._messages_max)
         start = 0
-        for stop in cuts(chunk, bytes_max, messages_max):
-            yield chunk[start:stop]
+        for stop in cuts(chunk, self._bytes_max, self._messages_max):
+            self._encoded.append((chunk[start:stop] if start or stop < len(chunk) else chunk, claim))
             start = stop
 
 
@@ -230,3 +231,43 @@ def cuts(values: Sequence[bytes], bytes_max: int, messages_max: int) -> list[int
             start, size = index, 0
         size += len(value)
     return [*found, count]
+
+
+class ManyMessages(msgspec.Struct, frozen=True):
+    """Messages as a caller puts them: not encoded yet, and perhaps not even there."""
+
+    topic: str
+    values: Iterable[object]
+    keys: Iterable[Value | None] | None
+    headers: Iterable[Headers | None] | None
+    create: bool
+    times: Times
+
+    def batches(
+        self, encode: Callable[[list[object]], tuple[list[bytes], Claim]], limits: Limits
+    ) -> Iterator[tuple[Put, bytes]]:
+        """Return operations and their payloads, each made when it is asked for. Raises what `encode` raises, after
+        which the same batch can be asked for again, and ValueError as soon as there are fewer keys or headers than
+        values."""
+        keys = None if self.keys is None else iter(self.keys)
+        headers = None if self.headers is None else iter(self.headers)
+
+        def make(chunk: tuple[list[bytes], Claim]) -> tuple[Put, bytes]:
+            columns = encode_columns(chunk[0], keys, headers)
+            return make_put(self.topic, self.create, *columns, self.times, chunk[1])
+
+        return map(make, Chunks(self.values, encode, limits))
+
+
+def many_messages(
+    topic: str,
+    values: Iterable[object],
+    keys: Iterable[Value | None] | None,
+    headers: Iterable[Headers | None] | None,
+    create: bool,
+    ttl_s: float | None,
+    delay_s: float | None,
+) -> ManyMessages:
+    """Return messages as a caller puts them. Raises as `check_columns` and `times_of` do."""
+    check_columns(values, keys, headers)
+    return ManyMessages(topic, values, keys, headers, create, times_of(ttl_s, delay_s))

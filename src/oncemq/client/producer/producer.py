@@ -7,7 +7,7 @@ open batch. A batch that is not full is sent after `linger_ms` by a periodic tas
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -15,23 +15,21 @@ from oncemq.client.core.commands.pending import Pending
 from oncemq.client.core.validation import check_name
 from oncemq.client.producer.batch_buffer import Batch, BatchBuffer, PendingMessage
 from oncemq.client.producer.encoding import (
-    NO_CLAIM,
     Headers,
+    ManyMessages,
     OneMessage,
-    Times,
     Value,
     as_bytes,
-    check_columns,
-    columns_of,
     headers_as_bytes,
     make_put,
+    many_messages,
     times_of,
 )
 from oncemq.client.producer.receipt import Receipt, receipt_of
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until, WouldWait
 from oncemq.client.runtime.rpc import wait_for_reply
-from oncemq.client.schemas.claims import KnownSchema, checked, claim_of
+from oncemq.client.schemas.claims import OUTDATED, KnownSchema, checked, claim_of
 from oncemq.client.schemas.topic_schemas import STALE, TopicSchemas
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Put
@@ -52,6 +50,8 @@ _MANY_BYTES = 512 * 1024
 _BUFFERS_MAX = 10_000
 #: At most this many errors are kept for the next flush, which raises the first.
 _ERRORS_MAX = 100
+#: Batches that have lingered are looked for at most this often.
+_RUN_MS_MIN = 1.0
 _NEVER = float("inf")
 
 
@@ -82,18 +82,16 @@ class Producer(Generic[H]):
 
     def put(self, message: OneMessage) -> Flow[Receipt]:
         """Send one message, and wait until it is stored."""
-        topic = message.topic
-        is_known = self.schemas.needs(topic, message.value)
-        return self.schemas.retrying([topic], lambda: self._put(message), is_known=is_known)
+        return self.schemas.retrying([message.topic], lambda: self._put(message))
 
     def _put(self, message: OneMessage) -> Flow[Receipt]:
-        driver = self.driver
+        driver, topic = self.driver, message.topic
         driver.check_usable()
-        operation, payload = message.make(*self.schemas.checked(message.topic, message.value))
-        yield from self.schemas.wait(operation.topic)
-        self.freeze_topic(operation.topic)
+        yield from self.schemas.wait(topic)
+        operation, payload = message.make(*self.schemas.checked(topic, message.value))
+        self.freeze_topic(topic)
         reply = yield from wait_for_reply(driver, driver.core.submit(operation, payload))
-        return receipt_of(operation.topic, expect(reply, PutReply))
+        return receipt_of(topic, expect(reply, PutReply))
 
     def put_many(
         self,
@@ -106,48 +104,37 @@ class Producer(Generic[H]):
         delay_s: float | None,
     ) -> Flow[Receipt]:
         """Send messages in batches, and wait until all are stored."""
-        check_columns(values, keys, headers)
-        times = times_of(ttl_s, delay_s)
-        return self._put_many(topic, values, keys, headers, create, times)
+        return self._put_many(many_messages(topic, values, keys, headers, create, ttl_s, delay_s))
 
-    def _put_many(
-        self,
-        topic: str,
-        values: Iterable[Any],
-        keys: Iterable[Value | None] | None,
-        headers: Iterable[Headers | None] | None,
-        create: bool,
-        times: Times,
-    ) -> Flow[Receipt]:
+    def _put_many(self, messages: ManyMessages) -> Flow[Receipt]:
         self.driver.check_usable()
-        known = yield from self.schemas.ready(topic)
-        batches = self.batches_of(topic, values, keys, headers, create, times, known)
-        return (yield from self.put_batches(topic, batches))
+        topic = messages.topic
+        yield from self.schemas.ready(topic)
+        batches = self.batches_of(messages)
+        return (yield from self._put_batches(topic, lambda: self._next_batch(topic, batches)))
 
-    def batches_of(
-        self,
-        topic: str,
-        values: Iterable[Any],
-        keys: Iterable[Value | None] | None,
-        headers: Iterable[Headers | None] | None,
-        create: bool,
-        times: Times,
-        known: KnownSchema | None,
-    ) -> Iterator[tuple[Put, bytes]]:
-        """Return the batches of a `put_many`. Each is made, and its values are checked, when it is about to be sent."""
-        claim = NO_CLAIM
-        if known is not None and known.newest is not None and known.is_required:
-            claim = known.claim
-            values = (checked(topic, value, known)[0] for value in values)
-        messages_max, bytes_max = max(_MANY_MESSAGES, self.batch_messages), max(_MANY_BYTES, self.batch_bytes)
-        columns = columns_of(values, keys, headers, messages_max, bytes_max)
-        return (make_put(topic, create, *chunk, times, claim) for chunk in columns)
+    def batches_of(self, messages: ManyMessages) -> Iterator[tuple[Put, bytes]]:
+        """Return the batches of a `put_many`. Each is made, and its values are checked, when it is about to be sent.
+        After SchemaMismatch or SchemaNeeded the same one can be asked for again."""
+        limits = max(_MANY_MESSAGES, self.batch_messages), max(_MANY_BYTES, self.batch_bytes)
+        return messages.batches(partial(self.schemas.checked_all, messages.topic), limits)
+
+    def _next_batch(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[tuple[Put, bytes] | None]:
+        try:
+            return (yield from _next_of(batches))
+        except OUTDATED:
+            if not (yield from self.schemas.has_changed(topic)):
+                raise
+        return (yield from _next_of(batches))
 
     def put_batches(self, topic: str, batches: Iterator[tuple[Put, bytes]]) -> Flow[Receipt]:
         """Send batches, and wait until all are stored. Raises the first error; its notes say how many were stored."""
+        return self._put_batches(topic, lambda: _next_of(batches))
+
+    def _put_batches(self, topic: str, next_batch: Callable[[], Flow[tuple[Put, bytes] | None]]) -> Flow[Receipt]:
         pendings: list[Pending] = []
         try:
-            while (batch := (yield Outside(partial(next, batches, None)))) is not None:
+            while (batch := (yield from next_batch())) is not None:
                 pendings.append((yield from self._submit_batch(*batch)))
             for pending in pendings:
                 yield Until(pending)
@@ -164,7 +151,8 @@ class Producer(Generic[H]):
         yield from self._wait_for_space()
         yield from self.schemas.wait(operation.topic)
         self.freeze_topic(operation.topic)
-        pending = self.driver.core.submit(operation, payload, on_done=_OnReply(self, len(payload), keep_error=False))
+        on_done = _OnReply(self, len(payload), operation.topic, keep_error=False)
+        pending = self.driver.core.submit(operation, payload, on_done=on_done)
         self._count(len(payload))
         self.driver.pump()
         return pending
@@ -185,43 +173,72 @@ class Producer(Generic[H]):
         topic has no schema.
 
         A value is checked now if the schema is known, and otherwise when its batch is made. An object needs the schema:
-        a blocking client waits for it, an asyncio client raises Overloaded."""
-        if self.schemas.needs(topic, value):
-            self._wait_for_schema(topic)
-        buffer = self.buffers.get(topic) or self.open_buffer(topic, bool(create))
-        item = (
-            checked(topic, value, buffer.known or self.schemas.find(topic))[0],
+        a blocking client waits for it, an asyncio client raises Overloaded. A blocking client also looks for a newer
+        version if a value does not match; an asyncio client looks for it without waiting, for the next value."""
+        rest = (
             None if key is None else as_bytes(key),
             None if headers is None else headers_as_bytes(headers),
             bool(create),
             times_of(ttl_s, delay_s),
         )
-        handle = buffer.add_item(self._handle_type, item)
-        if buffer.size >= self.batch_bytes or not 1 < len(buffer.handles) < self.batch_messages:
+        buffer = self.buffers.get(topic) or self.open_buffer(topic, bool(create))
+        try:
+            raw = self._checked(buffer, value)
+        except OUTDATED:
+            if not self._look_again(topic):
+                raise
+            buffer = self.buffers.get(topic) or self.open_buffer(topic, bool(create))
+            raw = self._checked(buffer, value)
+        handle = buffer.add_item(self._handle_type, (raw, *rest))
+        if self.buffers.get(topic) is not buffer:
+            # The topic got another schema while this value was checked, and with it another buffer.
+            self.driver.run_now(self._send_former(buffer))
+        elif buffer.size >= self.batch_bytes or not 1 < len(buffer.handles) < self.batch_messages:
             self.check_buffer(buffer)
         return handle  # type: ignore[return-value]
 
-    def _wait_for_schema(self, topic: str) -> None:
+    def _checked(self, buffer: BatchBuffer, value: object) -> bytes:
+        return checked(buffer.topic, value, buffer.known or self.schemas.find(buffer.topic))[0]
+
+    def _look_again(self, topic: str) -> bool:
+        """Look a topic up, because a value does not match what is known. Return whether it has another schema."""
+        known = self.schemas.find(topic)
         try:
-            self.driver.run_now(self.schemas.ready(topic))
+            return self.driver.run_now(self.schemas.has_changed_soon(topic))
         except WouldWait:
+            # An earlier lookup may have been answered meanwhile.
+            found = self.schemas.find(topic)
+            if found is not None:
+                return known is None or not known.is_same(found)
             self.schemas.start(topic)
             text = f"the schema of '{topic}' is being looked up: await put() for the first message, or put it again"
             raise errors.Overloaded(text) from None
 
+    def _send_former(self, buffer: BatchBuffer) -> Flow[None]:
+        self.driver.check_usable()
+        yield from self.schemas.wait(buffer.topic)
+        self._freeze(buffer)
+        self.driver.pump()
+
     def open_buffer(self, topic: str, create: bool) -> BatchBuffer:
-        """Create a topic's buffer. Raises NameInvalid."""
+        """Create a topic's buffer. Raises NameInvalid; on an event loop also Overloaded, if too many topics are being
+        looked up."""
         check_name(topic, "a topic's name")
-        return self.driver.run_now(self._open_buffer(topic, create))
+        try:
+            return self.driver.run_now(self._open_buffer(topic, create))
+        except WouldWait:
+            text = f"the schemas of {_BUFFERS_MAX} topics are being looked up; await flush(), then put it again"
+            raise errors.Overloaded(text) from None
 
     def _open_buffer(self, topic: str, create: bool) -> Flow[BatchBuffer]:
         self.driver.check_usable()
         # Now, not with the first message: of two threads, each may take the other's message for the first.
         self._background.add(self)
         if len(self.buffers) >= _BUFFERS_MAX:
+            yield from self.ready()
+        if len(self.buffers) >= _BUFFERS_MAX:
             self.freeze_all()
             self._former_buffers, self.buffers = self.buffers, {}
-        yield from ()
         buffer = self.buffers.setdefault(topic, BatchBuffer(self, topic, create))
         known = self.schemas.find(topic)
         if known is None:
@@ -233,18 +250,22 @@ class Producer(Generic[H]):
         return self.buffers.get(topic, buffer)
 
     def _schema_known(self, topic: str, known: KnownSchema) -> None:
-        """A topic was looked up: from now on its values are checked when they are put, in another buffer. What is in
-        the present one is checked when its batches are made, also what a thread is about to append to it."""
+        """A topic was looked up: if it has another schema than was known, values are checked against this one when
+        they are put, in another buffer. What is in the present one is checked when its batches are made, also what a
+        thread is about to append to it."""
         buffer = self.buffers.get(topic)
         if buffer is None:
             return
-        if known.is_required or buffer.known is not None:
-            if buffer.handles:
-                self._freeze(buffer)
+        if buffer.known is None and not known.is_required:
+            is_same = True
+        else:
+            is_same = buffer.known is not None and known.is_required and buffer.known.is_same(known)
+        if not is_same:
+            self.freeze_topic(topic)
             self._former_buffers[topic] = buffer
             successor = self.buffers[topic] = BatchBuffer(self, topic, buffer.create)
             successor.known = known if known.is_required else None
-        elif buffer.handles and self._is_full(buffer):
+        elif self._is_full(buffer):
             self._freeze(buffer)
 
     def check_buffer(self, buffer: BatchBuffer) -> None:
@@ -255,10 +276,9 @@ class Producer(Generic[H]):
         except WouldWait:
             # Only on an event loop. Nothing else has run since: the last message is the caller's.
             buffer.remove_last()
-            raise errors.Overloaded(
-                f"{self.in_flight_bytes} bytes are unanswered, and buffer_bytes is {self._buffer_bytes};"
-                " await flush(), then put it again"
-            ) from None
+            unanswered = self.in_flight_bytes + self._held_bytes(buffer)
+            text = f"{unanswered} bytes are unanswered, and buffer_bytes is {self._buffer_bytes}"
+            raise errors.Overloaded(f"{text}; await flush(), then put it again") from None
 
     def _check_buffer(self, buffer: BatchBuffer) -> Flow[None]:
         self.driver.check_usable()
@@ -268,7 +288,7 @@ class Producer(Generic[H]):
                 buffer.opened_ms = now_ms()
             self._background.wake(now_ms() + self._linger_ms)
         yield from self._wait_for_space()
-        if buffer.size >= self._buffer_bytes:
+        if self._is_full(buffer) and self._held_bytes(buffer) >= self._buffer_bytes:
             yield from self.schemas.wait(buffer.topic)
         if self._is_full(buffer):
             self._freeze(buffer)
@@ -276,6 +296,12 @@ class Producer(Generic[H]):
 
     def _is_full(self, buffer: BatchBuffer) -> bool:
         return len(buffer.handles) >= self.batch_messages or buffer.size >= self.batch_bytes
+
+    def _held_bytes(self, buffer: BatchBuffer) -> int:
+        """Return the bytes in buffers that can't be sent, if this is one of them: their topics are being looked up."""
+        if not self.schemas.is_awaited(buffer.topic):
+            return 0
+        return sum(each.size for each in self._waiting_buffers() if self.schemas.is_awaited(each.topic))
 
     def _wait_for_space(self) -> Flow[None]:
         """Wait until less than `buffer_bytes` are in flight."""
@@ -285,9 +311,10 @@ class Producer(Generic[H]):
     def flush(self, timeout_s: float | None = None) -> Flow[None]:
         """Send all buffers, and wait for the replies. Raises the first error that no caller has got."""
         self.driver.check_usable()
-        yield from self.schemas.wait_all()
-        self.freeze_all()
         until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
+        if not (yield from self.schemas.wait_all(until_ms)):
+            raise TimeoutError(f"the schemas of topics are still being looked up after {timeout_s} s")
+        self.freeze_all()
         if not (yield Until(lambda: self.in_flight_batches == 0, until_ms)):
             raise TimeoutError(f"{self.in_flight_batches} batches are not answered after {timeout_s} s")
         self.raise_error()
@@ -302,11 +329,12 @@ class Producer(Generic[H]):
         """Wait for a message's receipt. A caller that is interrupted gives nothing up: others wait for the batch."""
         if not handle.done():
             self.driver.check_usable()
-            if isinstance(handle.batch, BatchBuffer):
-                yield from self.schemas.wait(handle.batch.topic)
+            until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
+            topic = handle.batch.topic
+            if isinstance(handle.batch, BatchBuffer) and not (yield from self.schemas.wait(topic, until_ms)):
+                raise TimeoutError(f"the schema of '{topic}' is still being looked up after {timeout_s} s")
             if isinstance(handle.batch, BatchBuffer):
                 self._freeze(handle.batch)
-            until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
             if not (yield Until(_pending_of(handle), until_ms)):
                 raise TimeoutError(f"no answer after {timeout_s} s")
         error = _pending_of(handle).error
@@ -324,8 +352,8 @@ class Producer(Generic[H]):
             due_ms = self.driver.pumped_ms + self._linger_ms
         if waiting := self._waiting_buffers():
             oldest_ms = min(buffer.opened_ms for buffer in waiting)
-            # At most once per `linger_ms`, however many topics there are.
-            due_ms = min(due_ms, max(oldest_ms, self._ran_ms) + self._linger_ms)
+            # At most once per `linger_ms`, however many topics there are, and however long one is being looked up.
+            due_ms = min(due_ms, max(oldest_ms + self._linger_ms, self._ran_ms + max(self._linger_ms, _RUN_MS_MIN)))
         return due_ms
 
     def run(self) -> None:
@@ -346,14 +374,16 @@ class Producer(Generic[H]):
     # Batches.
 
     def freeze_topic(self, topic: str) -> None:
-        """Number the messages in a topic's buffer: what is sent from now on comes after them."""
-        buffer = self.buffers.get(topic)
-        if buffer is not None and buffer.handles:
-            self._freeze(buffer)
+        """Number the messages in a topic's buffers: what is sent from now on comes after them."""
+        for buffers in (self._former_buffers, self.buffers):
+            buffer = buffers.get(topic)
+            if buffer is not None and buffer.handles:
+                self._freeze(buffer)
 
     def ready(self) -> Flow[None]:
-        """Wait until the messages in all buffers can be numbered."""
-        return self.schemas.wait_all()
+        """Wait until the messages in all buffers can be numbered. With an outbox, they can at any time."""
+        if not self.driver.core.has_outbox:
+            yield from self.schemas.wait_all()
 
     def freeze_all(self) -> None:
         """Number the messages in all buffers."""
@@ -365,12 +395,15 @@ class Producer(Generic[H]):
         outbox makes its messages durable now."""
         if self.schemas.is_awaited(buffer.topic) and not self.driver.core.has_outbox:
             return
-        known = self.schemas.find(buffer.topic)
+        known, checked_by = self.schemas.find(buffer.topic), buffer.known
+        if checked_by is not None and known is not None and known.topic_id != checked_by.topic_id:
+            # The topic was deleted and created again.
+            checked_by = None
         for batch, parts in buffer.freeze(self.batch_bytes, self.batch_messages):
             try:
-                claim = claim_of(buffer.topic, parts[1], known) if buffer.known is None else buffer.known.claim
+                claim = checked_by.claim if checked_by is not None else claim_of(buffer.topic, parts[1], known)
                 operation, payload = make_put(buffer.topic, *parts, claim)
-                on_done = _OnReply(self, len(payload), keep_error=True, topic=buffer.topic)
+                on_done = _OnReply(self, len(payload), buffer.topic, keep_error=True)
                 batch.pending = self.driver.core.submit(operation, payload, on_done=on_done)
             except Exception as error:
                 # The callers have returned: only this batch fails.
@@ -380,7 +413,7 @@ class Producer(Generic[H]):
 
     def _failed(self, error: Exception) -> Pending:
         self._count(0)
-        pending = Pending(0.0, _OnReply(self, 0, keep_error=True))
+        pending = Pending(0.0, _OnReply(self, 0, "", keep_error=True))
         if isinstance(error, OverflowError | struct.error | MemoryError):
             pending.fail(errors.TooLarge(f"a batch can't be made: {error}"))
         elif isinstance(error, errors.OnceMQError):
@@ -410,7 +443,7 @@ class _OnReply:
 
     __slots__ = ("keep_error", "producer", "size", "topic")
 
-    def __init__(self, producer: Producer[Any], size: int, *, keep_error: bool, topic: str = "") -> None:
+    def __init__(self, producer: Producer[Any], size: int, topic: str, *, keep_error: bool) -> None:
         self.topic = topic
         self.producer = producer
         self.size = size
@@ -423,7 +456,12 @@ class _OnReply:
         if self.keep_error and pending.error is not None:
             producer.keep_error(pending)
         if isinstance(pending.error, STALE) and self.topic:
-            producer.schemas.look_again(self.topic)
+            producer.schemas.start(self.topic)
+
+
+def _next_of(batches: Iterator[tuple[Put, bytes]]) -> Flow[tuple[Put, bytes] | None]:
+    batch: tuple[Put, bytes] | None = yield Outside(partial(next, batches, None))
+    return batch
 
 
 def _pending_of(handle: PendingMessage) -> Pending:

@@ -12,10 +12,11 @@ from typing import Any, cast
 
 import msgspec
 
-from oncemq.client.producer.encoding import NO_CLAIM, Claim, as_bytes
+from oncemq.client.producer.encoding import NO_CLAIM, Claim, all_as_bytes, as_bytes
 from oncemq.protocol import commands, errors
 from oncemq.protocol.batch import checksum, schema_version_of, with_schema_version
 from oncemq.protocol.frames import Frame
+from oncemq.protocol.replies import SchemasReply
 from oncemq.protocol.schema.model import SchemaVersion
 from oncemq.protocol.schema.values.codec import Codec, codec_of
 from oncemq.protocol.schema.values.payload import check_payload, check_values
@@ -23,6 +24,14 @@ from oncemq.protocol.schema.values.python_values import plain_of
 
 #: Values that are put as they are. Anything else is encoded by the topic's schema.
 RAW = (bytes, str, bytearray, memoryview)
+
+
+class SchemaNeeded(TypeError):
+    """An object was put to a topic that has no schema, as far as is known."""
+
+
+#: Errors that another version of the schema may cure.
+OUTDATED = (errors.SchemaMismatch, SchemaNeeded)
 
 
 @dataclass(eq=False)
@@ -55,19 +64,29 @@ class KnownSchema:
         return same and self.newest == other.newest
 
 
+def known_of(reply: SchemasReply, earlier: Sequence[SchemaVersion] = ()) -> KnownSchema:
+    """Return what the broker says of a topic. `earlier`: versions that it has returned before."""
+    versions = (*earlier, *reply.versions)
+    return KnownSchema(reply.topic_id, versions, bool(versions) and reply.check != commands.CHECK_NONE)
+
+
 #: Topic → what is known; None = nothing is.
 FindSchema = Callable[[str], KnownSchema | None]
 
 
 def checked(topic: str, value: object, known: KnownSchema | None) -> tuple[bytes, Claim]:
-    """Return a value as it is put, and the claim that goes with it. Raises SchemaMismatch, and TypeError for an object
-    that is put to a topic without a schema."""
+    """Return a value as it is put, and the claim that goes with it. Raises SchemaMismatch, and SchemaNeeded for an
+    object that is put to a topic without a schema."""
+    is_raw = isinstance(value, RAW)
     newest = known.newest if known is not None else None
-    if known is None or newest is None or not (known.is_required or not isinstance(value, RAW)):
+    if known is None or newest is None or (is_raw and not known.is_required):
+        if not is_raw:
+            kind = type(value).__name__
+            raise SchemaNeeded(f"values, keys and headers are bytes or str, not {kind}: topic '{topic}' has no schema")
         return as_bytes(cast(Any, value)), NO_CLAIM
     codec = known.codec
     try:
-        raw = as_bytes(value) if isinstance(value, RAW) else codec.encode(plain_of(value))
+        raw = as_bytes(cast(Any, value)) if is_raw else codec.encode(plain_of(value))
         problem = codec.problem(raw)
     except errors.SchemaMismatch as error:
         raw, problem = b"", error.text
@@ -75,6 +94,15 @@ def checked(topic: str, value: object, known: KnownSchema | None) -> tuple[bytes
         text = f"the value for '{topic}' does not match version {newest.version} of its schema: {problem}"
         raise errors.SchemaMismatch(text)
     return raw, known.claim
+
+
+def checked_all(topic: str, values: Sequence[object], known: KnownSchema | None) -> tuple[list[bytes], Claim]:
+    """Return values that are put together, and the claim that holds for all of them. Raises as `checked` does."""
+    if (known is None or not known.is_required) and all(issubclass(kind, RAW) for kind in set(map(type, values))):
+        return all_as_bytes(cast(Any, values)), NO_CLAIM
+    found = [checked(topic, value, known) for value in values]
+    claims = {claim for _, claim in found}
+    return [value for value, _ in found], claims.pop() if len(claims) == 1 else NO_CLAIM
 
 
 def raw_or_object(value: object) -> object:

@@ -6,7 +6,7 @@ the broker refuses it because of a schema, the schema is looked up, the value is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -16,9 +16,9 @@ from oncemq.client.producer.encoding import Claim
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Until
 from oncemq.client.runtime.rpc import ask
-from oncemq.client.schemas.claims import RAW, KnownSchema, checked, claim_payloads
+from oncemq.client.schemas.claims import OUTDATED, KnownSchema, checked, checked_all, claim_payloads, known_of
 from oncemq.protocol import errors
-from oncemq.protocol.commands import CHECK_NONE, Schemas, Stage
+from oncemq.protocol.commands import Schemas, Stage
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import SchemasReply
@@ -26,15 +26,15 @@ from oncemq.protocol.replies import SchemasReply
 if TYPE_CHECKING:
     from oncemq.client.runtime.driver import Driver
     from oncemq.client.runtime.flow import Flow
-    from oncemq.protocol.schema import Schema
+    from oncemq.protocol.schema import Schema, SchemaVersion
 
 #: The broker's answers that say that a schema is not known, or not any more.
 STALE = (errors.SchemaRequired, errors.SchemaUnknown)
 #: What a broker without schemas answers.
 _NO_SCHEMAS = (errors.TopicUnknown, errors.Malformed, errors.Unsupported, errors.NameInvalid)
-#: At most this many topics are kept.
+#: At most this many topics, and versions, are kept.
 _KEPT_MAX = 10_000
-#: How long an outbox waits for a broker that may be away.
+#: How long a put that does not need the broker waits for one that may be away.
 _SOON_MS = 500
 
 T = TypeVar("T")
@@ -51,17 +51,16 @@ class TopicSchemas:
         #: By topic id and version. They never change.
         self._versions: dict[tuple[int, int], Schema] = {}
         self._pending: dict[str, Pending] = {}
+        #: Topics that are known, perhaps not as they are now.
+        self._doubted: set[str] = set()
 
     def find(self, topic: str) -> KnownSchema | None:
         """Return what is known of a topic; None: it was not looked up."""
         return self._known.get(topic)
 
-    def find_version(self, topic_id: int, version: int) -> Schema | None:
-        """Return a version that was looked up."""
-        return self._versions.get((topic_id, version))
-
     def ready(self, topic: str) -> Flow[KnownSchema]:
-        """Look a topic up, unless it is known."""
+        """Look a topic up, unless it is known. Wait for the outstanding reply about it, if there is one."""
+        yield from self.wait(topic)
         return self._known.get(topic) or (yield from self.refresh(topic))
 
     def refresh(self, topic: str) -> Flow[KnownSchema]:
@@ -80,7 +79,7 @@ class TopicSchemas:
         reply = yield from ask(self._driver, Schemas(topic, version), SchemasReply)
         if reply.topic_id != topic_id or not reply.versions:
             raise errors.SchemaUnknown(f"the schema of '{topic}' has no version {version}: the topic was deleted since")
-        self._versions[topic_id, version] = reply.versions[0].schema
+        self._keep_version(topic_id, reply.versions[0])
         return reply.versions[0].schema
 
     def decode(self, message: Message, as_type: type[T]) -> Flow[T]:
@@ -92,58 +91,62 @@ class TopicSchemas:
 
     def _learn(self, topic: str, reply: SchemasReply) -> KnownSchema:
         for each in reply.versions:
-            self._versions[reply.topic_id, each.version] = each.schema
-        is_required = bool(reply.versions) and reply.check != CHECK_NONE
-        return self._keep(topic, KnownSchema(reply.topic_id, reply.versions, is_required))
+            self._keep_version(reply.topic_id, each)
+        return self._keep(topic, known_of(reply))
 
     def _keep(self, topic: str, known: KnownSchema) -> KnownSchema:
         if len(self._known) >= _KEPT_MAX:
             self._known.clear()
         self._known[topic] = known
+        self._doubted.discard(topic)
+        # Any reply will do: nobody waits for another one any more.
+        self._pending.pop(topic, None)
         self._on_known(topic, known)
         return known
+
+    def _keep_version(self, topic_id: int, version: SchemaVersion) -> None:
+        if len(self._versions) >= _KEPT_MAX:
+            self._versions.clear()
+        self._versions[topic_id, version.version] = version.schema
 
     # Values.
 
     def checked(self, topic: str, value: object) -> tuple[bytes, Claim]:
-        """Return a value as it is put, by what is known of its topic. Raises SchemaMismatch."""
+        """Return a value as it is put, by what is known of its topic. Raises SchemaMismatch, SchemaNeeded."""
         return checked(topic, value, self._known.get(topic))
 
-    def needs(self, topic: str, value: object) -> bool:
-        """Whether a value can't be put before the schema of its topic is known."""
-        return not isinstance(value, RAW) and topic not in self._known
+    def checked_all(self, topic: str, values: Sequence[object]) -> tuple[list[bytes], Claim]:
+        """Return values that are put together, by what is known of their topic. Raises SchemaMismatch, SchemaNeeded."""
+        return checked_all(topic, values, self._known.get(topic))
 
-    def retrying(self, topics: Iterable[str], attempt: Callable[[], Flow[T]], *, is_known: bool = False) -> Flow[T]:
+    def retrying(self, topics: Iterable[str], attempt: Callable[[], Flow[T]]) -> Flow[T]:
         """Run a flow that puts to these topics. If it fails because what is known of them is out of date, look them up
-        and run it again. With `is_known` they are looked up first."""
+        and run it again."""
         topics = list(topics)
-        if is_known:
-            for topic in topics:
-                yield from self.ready(topic)
-        before = {topic: self._known.get(topic) for topic in topics}
         try:
             return (yield from attempt())
         except STALE:
             for topic in topics:
                 yield from self.refresh(topic)
-        except errors.SchemaMismatch:
-            if not (yield from self._has_changed(before)):
+        except OUTDATED:
+            has_changed = False
+            for topic in topics:
+                has_changed = (yield from self.has_changed(topic)) or has_changed
+            if not has_changed:
                 raise
         return (yield from attempt())
 
-    def _has_changed(self, before: dict[str, KnownSchema | None]) -> Flow[bool]:
-        """Look topics up again. Return whether one has another schema than before."""
-        has_changed = False
-        for topic, known in before.items():
-            if known is not None:
-                has_changed = not known.is_same((yield from self.refresh(topic))) or has_changed
-        return has_changed
+    def has_changed(self, topic: str) -> Flow[bool]:
+        """Look a topic up again. Return whether it has another schema than was known."""
+        known = self._known.get(topic)
+        found = yield from self.refresh(topic)
+        return known is None or not known.is_same(found)
 
     # Without waiting.
 
     def start(self, topic: str) -> None:
         """Look a topic up without waiting for the reply."""
-        if topic not in self._known and topic not in self._pending:
+        if topic not in self._pending:
             pending = self._driver.core.ask(Schemas(topic))
             self._pending[topic] = pending
             if pending.done:
@@ -152,49 +155,61 @@ class TopicSchemas:
                 pending.on_done = lambda done: self._answered(topic, done)
 
     def _answered(self, topic: str, pending: Pending) -> None:
-        self._pending.pop(topic, None)
-        if topic in self._known:
+        if self._pending.get(topic) is not pending:
             return
         if isinstance(pending.reply, SchemasReply):
             self._learn(topic, pending.reply)
-        else:
-            # The put gets the error, if there is one: it asks the same broker.
+        elif isinstance(pending.error, _NO_SCHEMAS):
             self._keep(topic, KnownSchema(0))
+        else:
+            # Nothing is known. The put gets the error, if there still is one: it asks the same broker.
+            del self._pending[topic]
 
-    def ready_soon(self, topic: str) -> Flow[KnownSchema | None]:
-        """Look a topic up, unless it is known, and wait a short time for the reply, once per topic: with an outbox, the
-        broker may be away. Values that were not checked are then refused by the broker, if the topic has a schema."""
-        if topic in self._known or topic in self._pending:
-            return self._known.get(topic)
+    def ready_soon(self, topic: str) -> Flow[None]:
+        """Look a topic up, unless it is known and not in doubt, and wait a short time for the reply: with an outbox,
+        the broker may be away. Values that were not checked are then refused by the broker, if the topic has a
+        schema."""
+        if (topic not in self._known or topic in self._doubted) and topic not in self._pending:
+            self._doubted.discard(topic)
+            yield from self._look_soon(topic)
+
+    def has_changed_soon(self, topic: str) -> Flow[bool]:
+        """As `has_changed`, but what is known of a topic counts if the broker does not answer soon."""
+        known = self._known.get(topic)
+        if known is None:
+            return (yield from self.has_changed(topic))
+        yield from self._look_soon(topic)
+        return not known.is_same(self._known.get(topic, known))
+
+    def _look_soon(self, topic: str) -> Flow[None]:
         self.start(topic)
         self._driver.pump()
-        yield Until(lambda: topic not in self._pending, now_ms() + _SOON_MS)
-        return self._known.get(topic)
+        yield from self.wait(topic, now_ms() + _SOON_MS)
 
     def claimed(self, operation: Stage, payload: Frame) -> Flow[tuple[Stage, Frame]]:
         """Check the values of a stage, and name the version, unless the caller has."""
         if operation.envelope.schema_version:
             return operation, payload
+        return (yield from self.retrying([operation.topic], lambda: self._claimed(operation, payload)))
+
+    def _claimed(self, operation: Stage, payload: Frame) -> Flow[tuple[Stage, Frame]]:
         yield from self.ready(operation.topic)
         claimed, (payload,) = claim_payloads(operation, (payload,), self.find)
         assert isinstance(claimed, Stage)
         return claimed, payload
 
-    def look_again(self, topic: str) -> None:
-        """Look a topic up again without waiting: what is known of it is out of date."""
-        self._known.pop(topic, None)
-        self.start(topic)
+    def doubt_all(self) -> None:
+        """Let `ready_soon` look every topic up again."""
+        self._doubted = set(self._known)
 
     def is_awaited(self, topic: str) -> bool:
         """Whether the reply about a topic is outstanding."""
         return topic in self._pending
 
-    def wait(self, topic: str) -> Flow[None]:
-        """Wait for the outstanding reply about a topic, if there is one."""
-        if topic in self._pending:
-            yield Until(lambda: topic not in self._pending)
+    def wait(self, topic: str, until_ms: float | None = None) -> Flow[bool]:
+        """Wait for the outstanding reply about a topic, if there is one. False: the time was over first."""
+        return topic not in self._pending or (yield Until(lambda: topic not in self._pending, until_ms))
 
-    def wait_all(self) -> Flow[None]:
-        """Wait for all outstanding replies."""
-        if self._pending:
-            yield Until(lambda: not self._pending)
+    def wait_all(self, until_ms: float | None = None) -> Flow[bool]:
+        """Wait for all outstanding replies. False: the time was over first."""
+        return not self._pending or (yield Until(lambda: not self._pending, until_ms))
