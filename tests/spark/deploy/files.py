@@ -24,6 +24,7 @@ target:
   topic: copies
   create: true
 """
+AVRO = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
 
 
 def orders(folder: Path, trigger: str = "available-now", **changes: str) -> str:

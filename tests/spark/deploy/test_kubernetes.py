@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from oncemq.cli.pipeline.deploy import deploy
 from oncemq.protocol import errors
-from oncemq.spark.deploy import KubernetesOptions, read_declared, render_manifest
+from oncemq.spark.deploy import KubernetesOptions, read_declared, render_manifest, resource_name
 from oncemq.spark.pipeline.pipeline_file import load
-from tests.spark.deploy.files import orders, topics
+from tests.spark.deploy.files import AVRO, orders, topics
 
 IMAGE = "registry.local/oncemq:0.1"
 
@@ -28,10 +28,14 @@ def rendered(file: str, **options: Any) -> dict[str, Any]:
     return {document["kind"]: document for document in documents}
 
 
-def container(workload: dict[str, Any]) -> dict[str, Any]:
+def pod(workload: dict[str, Any]) -> dict[str, Any]:
     spec = workload["spec"]
     spec = spec["jobTemplate"]["spec"] if "jobTemplate" in spec else spec
-    (found,) = spec["template"]["spec"]["containers"]
+    return dict(spec["template"]["spec"])
+
+
+def container(workload: dict[str, Any]) -> dict[str, Any]:
+    (found,) = pod(workload)["containers"]
     return dict(found)
 
 
@@ -113,6 +117,96 @@ def test_what_would_be_lost_with_the_container_is_refused(tmp_path: Path) -> Non
         rendered(orders(tmp_path, "{every: 5s}"), schedule="0 * * * *")
     with pytest.raises(errors.SettingInvalid, match="not a schedule"):
         rendered(topics(tmp_path), schedule="hourly")
+
+
+def test_executors_do_not_have_the_volume(tmp_path: Path) -> None:
+    file = Path(topics(tmp_path))
+    file.write_text(file.read_text().replace("  topic: copies\n  create: true", "  delta: /var/lib/oncemq/lake"))
+    assert "Job" in rendered(str(file))
+    with pytest.raises(errors.SettingInvalid, match="executors do not have the volume"):
+        rendered(str(file), master="k8s://https://kubernetes.default.svc")
+
+
+def test_tables_must_be_where_the_container_finds_them(tmp_path: Path) -> None:
+    file = Path(topics(tmp_path))
+    (tmp_path / "names.csv").write_text("id,name\n")
+    table = 'tables: {names: {csv: names.csv, schema: "id bigint, name string"}}\n'
+    file.write_text(
+        file.read_text() + table + "transform: {sql: SELECT name FROM messages JOIN names ON name = value}\n"
+    )
+    with pytest.raises(errors.SettingInvalid, match="where it does not exist"):
+        rendered(str(file))
+    file.write_text(file.read_text().replace("names.csv", "/var/lib/oncemq/names.csv"))
+    assert "PersistentVolumeClaim" in rendered(str(file))
+
+
+def test_files_that_the_pipeline_names_are_in_the_config_map(tmp_path: Path) -> None:
+    """Under keys that a ConfigMap accepts, and at the paths that the pipeline names."""
+    plain = Path(topics(tmp_path))
+    file = plain.rename(tmp_path / "$(HOME) copies.yaml")
+    more = "value: {format: avro, schema_file: schemas/order v1.avsc}\ntransform: {python: steps.copies:copy}\n"
+    file.write_text(file.read_text() + more)
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "order v1.avsc").write_text(AVRO)
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "copies.py").write_text("def copy(rows):\n    return rows\n")
+    found = rendered(str(file))
+    assert set(found["ConfigMap"]["data"]) == {"__HOME__copies.yaml", "steps_copies.py", "schemas_order_v1.avsc"}
+    (volume,) = [each["configMap"] for each in pod(found["Job"])["volumes"] if "configMap" in each]
+    assert {each["key"]: each["path"] for each in volume["items"]} == {
+        "__HOME__copies.yaml": "__HOME__copies.yaml",
+        "steps_copies.py": "steps/copies.py",
+        "schemas_order_v1.avsc": "schemas/order v1.avsc",
+    }
+    assert "/etc/oncemq/pipeline/__HOME__copies.yaml" in container(found["Job"])["command"]
+    (tmp_path / "inner").mkdir()
+    moved = file.rename(tmp_path / "inner" / "copies.yaml")
+    moved.write_text(moved.read_text().replace("schemas/", "../schemas/").replace("steps.copies:copy", "os:fspath"))
+    with pytest.raises(errors.SettingInvalid, match="is not in the folder of the file"):
+        rendered(str(moved))
+
+
+@pytest.mark.parametrize(
+    ("url", "is_refused"),
+    [
+        ("postgresql://ada:hunter2@db/orders", True),
+        ("postgresql://db/orders?user=ada&password=hunter2", True),
+        ("postgresql://ada:${PASSWORD}@db/orders", False),
+        ("postgresql://ada@db:5432/orders", False),
+    ],
+)
+def test_a_password_in_the_file_is_refused(tmp_path: Path, url: str, is_refused: bool) -> None:
+    file = Path(orders(tmp_path))
+    file.write_text(file.read_text().replace("${ORDERS_DATABASE}", url))
+    if not is_refused:
+        assert "Job" in rendered(str(file))
+        return
+    with pytest.raises(errors.SettingInvalid, match="in clear text in a ConfigMap") as refused:
+        rendered(str(file))
+    assert "hunter2" not in str(refused.value)
+
+
+def test_two_pipelines_never_have_one_name(tmp_path: Path) -> None:
+    first = Path(topics(tmp_path))
+    second = tmp_path / "second.yaml"
+    for name in ("copies", "Copies"):
+        second.write_text(first.read_text().replace("name: copies", f"name: {name}"))
+        result = CliRunner().invoke(deploy, [str(first), str(second), "--image", IMAGE])
+        assert isinstance(result.exception, errors.SettingInvalid)
+    names = []
+    for end in ("one", "two"):
+        second.write_text(first.read_text().replace("name: copies", f"name: {'copies-' * 10}{end}"))
+        names.append(resource_name(read_declared(str(second))))
+    assert len(set(names)) == 2
+    assert all(len(name) <= 52 for name in names)
+
+
+def test_the_file_of_a_pipeline_is_not_overwritten(tmp_path: Path) -> None:
+    file = Path(topics(tmp_path))
+    before = file.read_text()
+    result = CliRunner().invoke(deploy, [str(file), "--image", IMAGE, "--to", str(tmp_path)])
+    assert isinstance(result.exception, errors.SettingInvalid)
+    assert file.read_text() == before
 
 
 def test_the_command_writes_a_file_for_each_pipeline(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from oncemq.cli.pipeline.deploy import deploy
 from oncemq.protocol import errors
 from oncemq.spark.deploy import SubmitOptions, read_declared, render_script
-from tests.spark.deploy.files import orders, topics
+from tests.spark.deploy.files import AVRO, orders, topics
 
 
 def submitted(folder: Path, script: str, *arguments: str, **environment: str) -> list[str]:
@@ -70,7 +70,24 @@ def test_a_missing_variable_stops_the_script_and_its_value_is_not_in_it(
     monkeypatch.delenv("ORDERS_DATABASE")
     with pytest.raises(subprocess.CalledProcessError) as stopped:
         submitted(tmp_path, script)
-    assert "ORDERS_DATABASE: set it: orders.yaml needs it" in stopped.value.stderr
+    assert "ORDERS_DATABASE: set it: the pipeline Order_totals needs it" in stopped.value.stderr
+
+
+def test_the_name_of_a_file_is_no_command(tmp_path: Path) -> None:
+    hostile = tmp_path / "$(touch ran) `touch ran` \"' }.yaml"
+    hostile.write_text(Path(orders(tmp_path)).read_text())
+    script = script_of(str(hostile), master="spark://host:7077\ntouch ran", url="tcp://b:1;touch ran")
+    with pytest.raises(subprocess.CalledProcessError):
+        submitted(tmp_path, f"cd {tmp_path}\n{script}")
+    arguments = submitted(tmp_path, f"cd {tmp_path}\n{script}", ORDERS_DATABASE="postgresql://db")
+    assert arguments[-3:] == [str(hostile), "--url", "tcp://b:1;touch ran"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_variables_in_comments_are_not_required(tmp_path: Path) -> None:
+    file = Path(topics(tmp_path))
+    file.write_text(file.read_text() + "# target: ${FORMER_DATABASE}\n")
+    assert read_declared(str(file)).variables == ()
 
 
 def test_a_driver_on_the_cluster_gets_its_files(tmp_path: Path) -> None:
@@ -84,6 +101,16 @@ def test_a_driver_on_the_cluster_gets_its_files(tmp_path: Path) -> None:
     assert "spark.yarn.appMasterEnv.PYSPARK_PYTHON=./environment/bin/python" in arguments
     assert "spark.yarn.appMasterEnv.ONCEMQ_URL=tcp://broker:5555" in arguments
     assert arguments[-1] == "copies.yaml"
+    definition = "value: {format: avro, schema_file: ./order.avsc}\n"
+    file.write_text(file.read_text() + definition)
+    (tmp_path / "order.avsc").write_text(AVRO)
+    arguments = submitted(tmp_path, script_of(str(file), master="yarn", deploy_mode="cluster", archive="env.tar.gz"))
+    assert arguments[arguments.index("--files") + 1] == f"{file},{tmp_path / 'order.avsc'}"
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "order.avsc").write_text(AVRO)
+    file.write_text(file.read_text().replace("./order.avsc", "schemas/order.avsc"))
+    with pytest.raises(errors.SettingInvalid, match="all files are in one folder"):
+        script_of(str(file), master="yarn", deploy_mode="cluster")
     with pytest.raises(errors.SettingInvalid, match="no cluster mode"):
         script_of(str(file), master="spark://host:7077", deploy_mode="cluster")
     secret = orders(tmp_path, "available-now\ncheckpoint: hdfs://name/checkpoints/orders")

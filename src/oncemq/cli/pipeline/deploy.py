@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,9 +84,17 @@ def deploy(
     the files (`${NAME}`) stay variables: the script requires them, and the manifest refers to a Secret. Their values
     are never written. docs/howto/spark-clusters.md describes what workers need.
     """
-    from oncemq.spark.deploy import KubernetesOptions, SubmitOptions, read_declared, render_manifest, render_script
+    from oncemq.spark.deploy import (
+        KubernetesOptions,
+        SubmitOptions,
+        read_declared,
+        render_manifest,
+        render_script,
+        resource_name,
+    )
 
     declared = [read_declared(file) for file in files]
+    _refuse_same_names(each.pipeline.name for each in declared)
     conf = parse_conf(pairs)
     if image is None:
         if master is None:
@@ -98,8 +107,9 @@ def deploy(
             url=url or "",
             conf=conf,
         )
-        _write(folder, {f"{_joined_name(declared)}.sh": render_script(declared, submit)})
+        _write(folder, {f"{_joined_name(declared)}.sh": render_script(declared, submit)}, files)
         return
+    _refuse_same_names(resource_name(each) for each in declared)
     kubernetes = KubernetesOptions(
         image=image,
         master=master or "local[*]",
@@ -115,18 +125,33 @@ def deploy(
         executors=executors,
         conf=conf,
     )
-    _write(folder, {f"{each.pipeline.name}.yaml": render_manifest(each, kubernetes) for each in declared})
+    _write(folder, {f"{each.pipeline.name}.yaml": render_manifest(each, kubernetes) for each in declared}, files)
 
 
 def _joined_name(declared: Sequence[DeclaredPipeline]) -> str:
     return "-".join(each.pipeline.name for each in declared)
 
 
-def _write(folder: str | None, rendered: dict[str, str]) -> None:
+def _refuse_same_names(names: Iterable[str]) -> None:
+    from oncemq.protocol import errors
+
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise errors.SettingInvalid(f"there are {count} pipelines with the name '{name}'; rename one of them")
+
+
+def _write(folder: str | None, rendered: dict[str, str], files: Sequence[str]) -> None:
+    """`files` are the pipelines, which must not be overwritten."""
+    from oncemq.protocol import errors
+
     if folder is None:
         click.echo("---\n".join(rendered.values()), nl=False)
         return
     os.makedirs(folder, exist_ok=True)
+    paths = {os.path.realpath(file) for file in files}
+    for name in rendered:
+        if os.path.realpath(os.path.join(folder, name)) in paths:
+            raise errors.SettingInvalid(f"{folder} contains the pipeline {name} itself; choose another folder for --to")
     for name, text in rendered.items():
         path = Path(folder, name)
         path.write_text(text, encoding="utf-8")

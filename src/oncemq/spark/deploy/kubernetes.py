@@ -2,7 +2,7 @@
 
     available-now                a Job; with a schedule, a CronJob
     every                        a Deployment with one pod: two drivers on one checkpoint would disturb each other
-    the file, Python modules     a ConfigMap
+    the files                    a ConfigMap
     ${NAME} in the file          the key NAME of a Secret that you create: the manifest only refers to it
     a checkpoint in a folder     a PersistentVolumeClaim, unless one is named
     master k8s://…               a service account that may create executors, and a service for their connections
@@ -12,6 +12,7 @@ With a local master, which is the default, driver and tasks run in one pod.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +27,8 @@ _STATE = "/var/lib/oncemq"
 _DRIVER_PORT, _BLOCK_PORT = 7078, 7079
 #: The time that a run has to stop after SIGTERM.
 _GRACE_S = 60
+#: The names of Jobs that a CronJob creates are longer by 11 characters, and have at most 63.
+_NAME_MAX = 52
 #: Any user other than root.
 _USER = 65532
 
@@ -71,16 +74,38 @@ def _check(declared: DeclaredPipeline, options: KubernetesOptions) -> None:
         )
     if options.schedule and len(options.schedule.split()) != 5:
         raise errors.SettingInvalid(f"'{options.schedule}' is not a schedule of cron, such as '0 * * * *'")
-    for folder in declared.local_folders:
+    if declared.has_password:
+        raise errors.SettingInvalid(
+            f"{declared.file}: the password of the database would be in clear text in a ConfigMap; write a variable "
+            "for it, such as postgres: ${DATABASE}"
+        )
+    for name in declared.attachments:
+        if name.startswith(("/", "~", "..")):
+            raise errors.SettingInvalid(f"{declared.file}: {name} is not in the folder of the file; put it there")
+    _check_folders(declared, options)
+
+
+def _check_folders(declared: DeclaredPipeline, options: KubernetesOptions) -> None:
+    local = [*declared.local_folders, *declared.local_tables]
+    for folder in local:
         if not folder.startswith(f"{_STATE}/"):
+            fate = "and be lost with it" if folder in declared.local_folders else "where it does not exist"
             raise errors.SettingInvalid(
-                f"{declared.file}: the target {folder} would be inside the container, and be lost with it; use a URL "
-                f"(s3a://…), or a folder below {_STATE}, which is on the volume"
+                f"{declared.file}: {folder} would be inside the container, {fate}; use a URL (s3://…), or a folder "
+                f"below {_STATE}, which is on the volume"
             )
+    if local and _is_cluster(options):
+        raise errors.SettingInvalid(
+            f"{declared.file}: executors do not have the volume with {local[0]}; use a URL (s3://…), or a local master"
+        )
+
+
+def _is_cluster(options: KubernetesOptions) -> bool:
+    return options.master.startswith("k8s://")
 
 
 def _head(declared: DeclaredPipeline, options: KubernetesOptions) -> list[str]:
-    name = _name(declared)
+    name = resource_name(declared)
     lines = [f"The pipeline {declared.pipeline.name}. Apply with: kubectl apply -f FILE"]
     if declared.variables:
         literals = " ".join(f"--from-literal={each}=…" for each in declared.variables)
@@ -89,18 +114,23 @@ def _head(declared: DeclaredPipeline, options: KubernetesOptions) -> list[str]:
     return lines
 
 
-def _name(declared: DeclaredPipeline) -> str:
-    """A name that Kubernetes accepts."""
+def resource_name(declared: DeclaredPipeline) -> str:
+    """A name that Kubernetes accepts, for all resources of a pipeline."""
     text = re.sub(r"[^a-z0-9-]+", "-", declared.pipeline.name.lower()).strip("-")
-    return f"oncemq-{text}"[:52].rstrip("-")
+    name = f"oncemq-{text}".rstrip("-")
+    if len(name) <= _NAME_MAX:
+        return name
+    # Long names may begin alike.
+    digest = hashlib.sha256(declared.pipeline.name.encode()).hexdigest()[:8]
+    return f"{name[: _NAME_MAX - 9].rstrip('-')}-{digest}"
 
 
 class _Renderer:
     def __init__(self, declared: DeclaredPipeline, options: KubernetesOptions) -> None:
         self._declared = declared
         self._options = options
-        self._name = _name(declared)
-        self._is_cluster = options.master.startswith("k8s://")
+        self._name = resource_name(declared)
+        self._is_cluster = _is_cluster(options)
 
     def documents(self) -> list[Manifest]:
         options = self._options
@@ -115,7 +145,7 @@ class _Renderer:
 
     @property
     def _needs_volume(self) -> bool:
-        return self._declared.is_checkpoint_local or bool(self._declared.local_folders)
+        return self._declared.is_checkpoint_local or bool(self._declared.local_folders or self._declared.local_tables)
 
     @property
     def _variables(self) -> tuple[str, ...]:
@@ -135,11 +165,25 @@ class _Renderer:
     # What the workload uses.
 
     def _config_map(self) -> Manifest:
-        data = {self._declared.file_name: self._declared.text}
-        for path in self._declared.modules:
-            with open(path, encoding="utf-8") as file:
-                data[path.rpartition("/")[2]] = file.read()
+        data = {self._file_key: self._declared.text}
+        for name, key in self._attachment_keys.items():
+            with open(self._declared.path_of(name), encoding="utf-8") as file:
+                data[key] = file.read()
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": self._metadata(), "data": data}
+
+    @property
+    def _file_key(self) -> str:
+        return _key(self._declared.file_name)
+
+    @property
+    def _attachment_keys(self) -> dict[str, str]:
+        """The keys of the ConfigMap by the names of the files."""
+        found: dict[str, str] = {}
+        for name in self._declared.attachments:
+            key = _key(name)
+            is_taken = key == self._file_key or key in found.values()
+            found[name] = f"{len(found)}-{key}" if is_taken else key
+        return found
 
     def _claim(self) -> Manifest:
         return {
@@ -239,7 +283,7 @@ class _Renderer:
         }
 
     def _arguments(self) -> list[str]:
-        found = ["pipeline", "run", f"{_FILES}/{self._declared.file_name}", "--master", self._options.master]
+        found = ["pipeline", "run", f"{_FILES}/{self._file_key}", "--master", self._options.master]
         if self._declared.is_checkpoint_local:
             found += ["--checkpoint", f"{_STATE}/checkpoints/{self._declared.pipeline.name}"]
         for name, value in self._settings().items():
@@ -283,14 +327,21 @@ class _Renderer:
 
     def _volumes(self) -> list[Manifest]:
         """In the order of their mounts."""
+        paths = {self._file_key: self._file_key} | {key: name for name, key in self._attachment_keys.items()}
+        items = [{"key": key, "path": path} for key, path in paths.items()]
         found: list[Manifest] = [
-            {"name": "pipeline", "configMap": {"name": self._name}},
+            {"name": "pipeline", "configMap": {"name": self._name, "items": items}},
             {"name": "scratch", "emptyDir": {}},
         ]
         if self._needs_volume:
             claim = self._options.claim or self._name
             found.append({"name": "state", "persistentVolumeClaim": {"claimName": claim}})
         return found
+
+
+def _key(name: str) -> str:
+    """A key that a ConfigMap accepts."""
+    return re.sub(r"[^-._a-zA-Z0-9]", "_", name)
 
 
 def _dumper() -> Any:

@@ -17,7 +17,7 @@ from oncemq.spark.deploy.declared import DeclaredPipeline
 #: The name under which an archive is unpacked in the working folder of each executor.
 ENVIRONMENT = "environment"
 #: Stops with an error if a variable is not set, without printing its value.
-_REQUIRE = ': "${{{name}:?set it: {file} needs it}}"'
+_REQUIRE = ': "${{{name}:?set it: the pipeline {pipeline} needs it}}"'
 
 
 class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ def render_script(pipelines: Sequence[DeclaredPipeline], options: SubmitOptions)
     _check(pipelines, options)
     lines = [
         "#!/bin/sh",
-        f"# Runs {_names(pipelines)} on {options.master}. The next run continues where this one ends.",
+        f"# Runs {_names(pipelines)}. The next run continues where this one ends.",
     ]
     lines += ["set -eu", *_requirements(pipelines)]
     if options.deploy_mode == "client":
@@ -75,10 +75,24 @@ def _check(pipelines: Sequence[DeclaredPipeline], options: SubmitOptions) -> Non
                 f"{each.file}: in cluster mode, the variables {', '.join(each.variables)} would have to be passed in "
                 "clear text; use client mode, or put the values into a file that only the driver can read"
             )
+        for path in _shipped(each):
+            if "," in path or "#" in path:
+                raise errors.SettingInvalid(f"{path}: spark-submit can't send a file whose name has a comma or a #")
+        for name in each.attachments:
+            if "/" in name:
+                raise errors.SettingInvalid(
+                    f"{each.file}: in cluster mode, all files are in one folder; put {name} into the folder of the file"
+                )
+
+
+def _shipped(declared: DeclaredPipeline) -> list[str]:
+    """The files that a driver on the cluster needs."""
+    return [declared.file, *(declared.path_of(name) for name in declared.attachments)]
 
 
 def _requirements(pipelines: Sequence[DeclaredPipeline]) -> list[str]:
-    return [_REQUIRE.format(name=name, file=each.file_name) for each in pipelines for name in each.variables]
+    # The name of a pipeline has no character that is special to the shell. The name of a file may have some.
+    return [_REQUIRE.format(name=name, pipeline=each.pipeline.name) for each in pipelines for name in each.variables]
 
 
 def _arguments(pipelines: Sequence[DeclaredPipeline], options: SubmitOptions) -> list[str]:
@@ -89,7 +103,7 @@ def _arguments(pipelines: Sequence[DeclaredPipeline], options: SubmitOptions) ->
     if options.archive:
         found.append(f"--archives {shlex.quote(f'{options.archive}#{ENVIRONMENT}')}")
     if options.deploy_mode == "cluster":
-        files = [each.file for each in pipelines] + [path for each in pipelines for path in each.modules]
+        files = dict.fromkeys(path for each in pipelines for path in _shipped(each))
         found.append(f"--files {shlex.quote(','.join(files))}")
     else:
         # Without it, the driver would run the Python of the workers, which may not exist here.

@@ -8,18 +8,18 @@ from typing import Any
 from oncemq.spark.pipeline.node_reader import NodeReader
 from oncemq.spark.pipeline.problems import Path
 
-_KEY = "schema_file"
+SCHEMA_FILE = "schema_file"
 #: Replaces a file whose problem was reported, so that it is not reported twice.
 UNREADABLE = "\0"
 
 
 def read_schema_file(reader: NodeReader, found: dict[str, Any], path: Path, folder: str) -> None:
     """Replace the name of the file by its content, as `schema`. The name is relative to `folder`."""
-    name = found.pop(_KEY, None)
+    name = found.pop(SCHEMA_FILE, None)
     if name is None:
         return
     if "schema" in found:
-        reader.add_problem((*path, _KEY), "there are both a schema and a schema_file", "remove one of them")
+        reader.add_problem((*path, SCHEMA_FILE), "there are both a schema and a schema_file", "remove one of them")
         return
     found["schema"] = UNREADABLE
     try:
@@ -27,7 +27,7 @@ def read_schema_file(reader: NodeReader, found: dict[str, Any], path: Path, fold
             found["schema"] = file.read()
     except OSError as error:
         advice = "the name is relative to the folder of the pipeline's file"
-        reader.add_problem((*path, _KEY), f"{name} can't be read: {error.strerror}", advice)
+        reader.add_problem((*path, SCHEMA_FILE), f"{name} can't be read: {error.strerror}", advice)
     except UnicodeDecodeError:
         advice = "name the text of the definition, such as the .proto file itself"
-        reader.add_problem((*path, _KEY), f"{name} is not text", advice)
+        reader.add_problem((*path, SCHEMA_FILE), f"{name} is not text", advice)

@@ -12,7 +12,7 @@ from oncemq.spark.pipeline import ddl
 from oncemq.spark.pipeline.checks.storage import scheme_of
 from oncemq.spark.pipeline.checks.value import check_value
 from oncemq.spark.pipeline.model import PartialPipeline, Table, Value
-from oncemq.spark.pipeline.problems import Path, Problem, problem
+from oncemq.spark.pipeline.problems import Path, Problem, local_problem, problem
 
 _VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _KINDS = ("parquet", "csv", "delta", "topic")
@@ -63,7 +63,7 @@ def _check_table(table: Table, path: Path) -> Iterator[Problem]:
         yield problem((*path, kind), "deltalake is not installed", 'pip install "oncemq[spark]"')
     where = getattr(table, kind)
     if not scheme_of(where) and not os.path.exists(where):
-        yield problem((*path, kind), f"there is no {where}", "check the path; it is relative to the file")
+        yield local_problem((*path, kind), f"there is no {where}", "check the path; it is relative to the file")
 
 
 def _check_schema(table: Table, kind: str, path: Path) -> Iterator[Problem]:
