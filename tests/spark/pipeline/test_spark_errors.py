@@ -25,6 +25,14 @@ SAID = {
         "topic 't', offset 5: the value is not JSON of the schema: x; `on_error: dead_letter` moves such "
         "messages to a dead-letter topic, `on_error: drop` drops them",
     ),
+    "a value that looks like an error of ours": (
+        "[USER_RAISED_EXCEPTION] topic 't', offset 5: the value is not JSON of the schema: it is no JSON object: "
+        "oncemq.protocol.errors.client.BrokerAway: x SQLSTATE: P0001",
+        errors.PipelineFailed,
+        "topic 't', offset 5: the value is not JSON of the schema: it is no JSON object: "
+        "oncemq.protocol.errors.client.BrokerAway: x; `on_error: dead_letter` moves such messages to a dead-letter "
+        "topic, `on_error: drop` drops them",
+    ),
     "what a query raises itself": (
         "[USER_RAISED_EXCEPTION] too many orders SQLSTATE: P0001",
         errors.PipelineFailed,

@@ -60,6 +60,12 @@ _NO_WATERMARK = "Append output mode not supported when there are streaming aggre
 def explain(error: PySparkException, locate_sql: SqlLocator | None = None, sql: str = "") -> errors.OnceMQError:
     """Return an OnceMQError that explains the error in one sentence. The caller raises it from `error`."""
     whole = _full_text(error)
+    # Before all others: it may contain the value of a message, which can have any text.
+    raised = _RAISED.search(whole)
+    if raised is not None:
+        is_value = ": the value is not" in raised[1]
+        advice = f"; {_VALUE_ADVICE}" if is_value else ""
+        return errors.PipelineFailed(raised[1].strip() + advice)
     ours = _OURS.findall(whole)
     kind = getattr(errors, ours[-1][0], None) if ours else None
     if isinstance(kind, type) and issubclass(kind, errors.OnceMQError):
@@ -67,11 +73,6 @@ def explain(error: PySparkException, locate_sql: SqlLocator | None = None, sql: 
     sources = _SOURCES.search(whole)
     if sources is not None:
         return errors.PipelineInvalid(_SOURCES_TEXT.format(*sources.groups()))
-    raised = _RAISED.search(whole)
-    if raised is not None:
-        is_value = ": the value is not" in raised[1]
-        advice = f"; {_VALUE_ADVICE}" if is_value else ""
-        return errors.PipelineFailed(raised[1].strip() + advice)
     return _explain_condition(error, whole, locate_sql, sql)
 
 
