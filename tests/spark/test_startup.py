@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,19 @@ def test_the_first_java_archives_classes_and_later_ones_use_them(cache: Path, ru
     [archive] = [cache / "classes" / f"{new.name.partition('.')[0]}.jsa"]
     assert startup.class_archive_options(runtime, "").endswith(f"-XX:SharedArchiveFile={archive}")
     assert os.listdir(cache / "classes") == [archive.name]
+
+
+def test_a_cache_folder_may_have_a_space_in_its_name(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark splits the options of Java as a shell does."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
+    first = shlex.split(startup.class_archive_options(runtime, ""))[-1]
+    new = Path(first.partition("-XX:ArchiveClassesAtExit=")[2])
+    assert new.parent == tmp_path / "my cache" / "oncemq" / "classes"
+    new.write_bytes(COMPLETE)
+    later = shlex.split(startup.class_archive_options(runtime, ""))[-1]
+    assert Path(later.partition("-XX:SharedArchiveFile=")[2]).read_bytes() == COMPLETE
 
 
 def test_an_archive_that_was_left_incomplete_is_written_again(cache: Path, runtime: str) -> None:

@@ -89,10 +89,11 @@ def class_archive_options(runtime: str, options: str) -> str:
     if _is_complete(archive):
         with contextlib.suppress(OSError):
             os.utime(archive)
-        return f"{_QUIET} -XX:SharedArchiveFile={archive}"
+        return f"{_QUIET} -XX:SharedArchiveFile={shlex.quote(str(archive))}"
     if not _may_create(archive):
         return ""
-    return f"{_QUIET} -XX:ArchiveClassesAtExit={archive.with_suffix(f'.{uuid.uuid4().hex[:8]}.new')}"
+    unfinished = archive.with_suffix(f".{uuid.uuid4().hex[:8]}.new")
+    return f"{_QUIET} -XX:ArchiveClassesAtExit={shlex.quote(str(unfinished))}"
 
 
 def _spark_home() -> Path | None:
