@@ -104,6 +104,30 @@ def test_the_same_master_gives_the_same_session_and_another_is_refused(spark: Sp
         session.build("other", master="local[3]")
 
 
+def test_a_run_without_a_session_uses_that_of_the_process_and_does_not_stop_it(spark: SparkSession) -> None:
+    with session.session_for(None, "run", "local[2]", None) as used:
+        assert used.sparkContext is spark.sparkContext
+    assert spark.range(3).count() == 3
+
+
+def test_a_session_that_is_built_for_runs_is_stopped_after_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Built:
+        sparkContext = object()  # noqa: N815 - Spark's name
+
+    contexts: list[object] = []
+    monkeypatch.setattr(session, "_context", lambda: contexts[-1] if contexts else None)
+    monkeypatch.setattr(session, "build", lambda *_, **__: contexts.append(Built.sparkContext) or Built())
+    monkeypatch.setattr(session, "stop", lambda _: contexts.clear())
+    with session.session_for(None, "one", "local[2]", None):
+        with session.session_for(None, "other", "local[2]", None):
+            pass
+        assert contexts, "the other run ended first"
+    assert not contexts
+    with session.session_for(None, "later", "local[2]", None):
+        assert contexts
+    assert not contexts
+
+
 def test_pyspark_does_not_take_ctrl_c_over(spark: SparkSession) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -22,6 +22,7 @@ from oncemq.protocol import errors
 from oncemq.spark import java, jvm, startup
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _MEMORY_MIB_MIN = 1024
@@ -68,6 +69,10 @@ _ERRORS_ONLY = (
     "org.apache.spark.util.Utils",
 )
 
+#: The number of runs in each session that was built for them, by its context.
+_runs: dict[SparkContext, int] = {}
+_runs_lock = threading.Lock()
+
 
 def build(name: str, *, master: str = "local[*]", conf: Mapping[str, object] | None = None) -> SparkSession:
     """Return a new session, or the existing session of this process on the same master.
@@ -81,7 +86,7 @@ def build(name: str, *, master: str = "local[*]", conf: Mapping[str, object] | N
     Raises MissingExtra, and SettingInvalid if this process has a session on another master."""
     if importlib.util.find_spec("pyspark") is None:
         raise errors.MissingExtra('pyspark is not installed: pip install "oncemq[spark]"')
-    if _GATEWAY in os.environ:
+    if is_submitted():
         return _build_submitted(name, conf or {})
     is_local = master.startswith("local")
     runtime = java.find_runtime()
@@ -103,6 +108,23 @@ def build(name: str, *, master: str = "local[*]", conf: Mapping[str, object] | N
             f"this process already has a Spark session on '{other}': stop it before you start one on '{master}'"
         )
     return spark
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit runs this program: then Spark's settings and class path are those of spark-submit."""
+    return _GATEWAY in os.environ
+
+
+def session_setting(key: str) -> str:
+    """A setting of the session of this process; "" = it is not set, or there is no session."""
+    context = _context()
+    return str(context.getConf().get(key) or "") if context is not None else ""
+
+
+def _context() -> SparkContext | None:
+    """The context of this process's session. Does not import Spark."""
+    module = sys.modules.get("pyspark")
+    return module.SparkContext._active_spark_context if module is not None else None
 
 
 def _build_submitted(name: str, conf: Mapping[str, object]) -> SparkSession:
@@ -200,16 +222,39 @@ def activate(spark: SparkSession) -> None:
 def session_for(
     session: SparkSession | None, name: str, master: str, conf: Mapping[str, object] | None
 ) -> Iterator[SparkSession]:
-    """The given session; without one, a new session that is stopped at the end."""
+    """The given session; without one, that of the process. If there is none, one is built, and stopped when the last
+    run in it has ended. Others may run in it at the same time, in other threads."""
     if session is not None:
         yield session
         return
-    built = build(name, master=master, conf=conf)
+    built = _begin_run(name, master, conf)
     try:
         with jvm.explained():
             yield built
     finally:
-        stop(built)
+        _end_run(built)
+
+
+def _begin_run(name: str, master: str, conf: Mapping[str, object] | None) -> SparkSession:
+    with _runs_lock:
+        has_session = _context() is not None
+        built = build(name, master=master, conf=conf)
+        context = built.sparkContext
+        if not has_session or context in _runs:
+            _runs[context] = _runs.get(context, 0) + 1
+        return built
+
+
+def _end_run(built: SparkSession) -> None:
+    with _runs_lock:
+        context = built.sparkContext
+        if context not in _runs:
+            # The session was there before its runs.
+            return
+        _runs[context] -= 1
+        if not _runs[context]:
+            del _runs[context]
+            stop(built)
 
 
 def stop(spark: SparkSession) -> None:

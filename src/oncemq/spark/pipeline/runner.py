@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from oncemq.spark.pipeline.model import Pipeline
 from oncemq.spark.pipeline.pipeline_file import ensure_valid
@@ -51,23 +51,14 @@ def run(
     120000
 
     It can be called in any thread, and several pipelines can run in one session at the same time. Without a `session`,
-    one is built for this run and stopped at its end. `url` is the URL of the broker ("" = ONCEMQ_URL, or the default),
-    `folder` is an additional folder for Python modules, and `locate_sql` returns the position of the SQL in its file.
-    Raises PipelineInvalid, PipelineFailed, and the errors of the broker.
+    it runs in that of the process; if there is none, one is built, and stopped when the last run in it has ended. `url`
+    is the URL of the broker ("" = ONCEMQ_URL, or the default), `folder` is an additional folder for Python modules, and
+    `locate_sql` returns the position of the SQL in its file. Raises PipelineInvalid, PipelineFailed, and the errors of
+    the broker.
     """
     ensure_valid(pipeline, folder)
-    return _execute(
-        pipeline,
-        url=url,
-        session=session,
-        master=master,
-        conf=conf,
-        folder=folder,
-        reporter=reporter or SilentReporter(),
-        is_stopping=is_stopping,
-        locate_sql=locate_sql,
-        on_query=lambda _: None,
-    )
+    task = _Task(pipeline, url, session, master, conf, folder, locate_sql)
+    return task.execute(reporter or SilentReporter(), is_stopping)
 
 
 def start(
@@ -91,45 +82,48 @@ def start(
 
     Raises PipelineInvalid. Errors of the run are raised by `wait` and `stop` of the handle."""
     ensure_valid(pipeline, folder)
+    task = _Task(pipeline, url, session, master, conf, folder, locate_sql)
+    return RunningPipeline(pipeline.name, task.execute, reporter or SilentReporter())
+
+
+class _Task(NamedTuple):
+    """What to run, and where. The fields are the arguments of `run`."""
+
+    pipeline: Pipeline
+    url: str
+    session: SparkSession | None
+    master: str
+    conf: Mapping[str, object] | None
+    folder: str
+    locate_sql: SqlLocator | None
 
     def execute(
-        reporter: Reporter, is_stopping: Callable[[], bool], on_query: Callable[[StreamingQuery | None], None]
+        self,
+        reporter: Reporter,
+        is_stopping: Callable[[], bool],
+        on_query: Callable[[StreamingQuery | None], None] = lambda _: None,
     ) -> Summary:
-        return _execute(
-            pipeline,
-            url=url,
-            session=session,
-            master=master,
-            conf=conf,
-            folder=folder,
-            reporter=reporter,
-            is_stopping=is_stopping,
-            locate_sql=locate_sql,
-            on_query=on_query,
-        )
+        from oncemq.spark.options import broker_url
+        from oncemq.spark.session import activate, session_for
 
-    return RunningPipeline(pipeline.name, execute, reporter or SilentReporter())
+        with session_for(self.session, self.pipeline.name, self.master, self.conf) as session, self.explain_errors():
+            activate(session)
+            task = self._replace(url=broker_url(self.url))
+            return _Run(session, task, reporter, is_stopping, on_query).execute()
 
+    @contextmanager
+    def explain_errors(self) -> Iterator[None]:
+        from pyspark.errors import PySparkException
 
-def _execute(
-    pipeline: Pipeline,
-    *,
-    url: str,
-    session: SparkSession | None,
-    master: str,
-    conf: Mapping[str, object] | None,
-    folder: str,
-    reporter: Reporter,
-    is_stopping: Callable[[], bool],
-    locate_sql: SqlLocator | None,
-    on_query: Callable[[StreamingQuery | None], None],
-) -> Summary:
-    from oncemq.spark.options import broker_url
-    from oncemq.spark.session import activate, session_for
+        from oncemq.spark import jvm
+        from oncemq.spark.pipeline.spark_errors import explain
 
-    with session_for(session, pipeline.name, master, conf) as used, _explain_errors(pipeline, locate_sql):
-        activate(used)
-        return _Run(used, pipeline, broker_url(url), folder, reporter, is_stopping, locate_sql, on_query).execute()
+        try:
+            with jvm.explained():
+                yield
+        except PySparkException as error:
+            sql = self.pipeline.transform.sql if self.pipeline.transform else ""
+            raise explain(error, self.locate_sql, sql) from error
 
 
 class _Run:
@@ -138,24 +132,20 @@ class _Run:
     def __init__(
         self,
         session: SparkSession,
-        pipeline: Pipeline,
-        url: str,
-        folder: str,
+        task: _Task,
         reporter: Reporter,
         is_stopping: Callable[[], bool],
-        locate_sql: SqlLocator | None,
         on_query: Callable[[StreamingQuery | None], None],
     ) -> None:
         self._session = session
-        self._pipeline = pipeline
-        self._url = url
-        self._folder = folder
+        self._task = task
+        self._pipeline = task.pipeline
+        self._url = task.url
         self._reporter = reporter
         self._is_stopping = is_stopping
-        self._locate_sql = locate_sql
         self._on_query = on_query
         self._watcher = ProgressWatcher(reporter)
-        self._broker = BrokerWait(url, pipeline.broker_timeout_s, reporter.notice, is_stopping)
+        self._broker = BrokerWait(task.url, task.pipeline.broker_timeout_s, reporter.notice, is_stopping)
 
     def execute(self) -> Summary:
         begin_s = time.monotonic()
@@ -177,7 +167,7 @@ class _Run:
             reports = self._watcher.reports
             begin_s = time.monotonic()
             try:
-                with _explain_errors(self._pipeline, self._locate_sql):
+                with self._task.explain_errors():
                     return self._run_query()
             except AWAY:
                 if self._watcher.reports > reports:
@@ -200,7 +190,7 @@ class _Run:
 
         pipeline = self._pipeline
         keep_dead_letters(pipeline, self._url)
-        streams = build_streams(self._session, pipeline, self._url, self._folder)
+        streams = build_streams(self._session, pipeline, self._url, self._task.folder)
         return sinks.start(
             streams.rows,
             pipeline.written_target,
@@ -227,18 +217,3 @@ class _Run:
                 return True
         self._watcher.poll(query)
         return False
-
-
-@contextmanager
-def _explain_errors(pipeline: Pipeline, locate_sql: SqlLocator | None) -> Iterator[None]:
-    from pyspark.errors import PySparkException
-
-    from oncemq.spark import jvm
-    from oncemq.spark.pipeline.spark_errors import explain
-
-    try:
-        with jvm.explained():
-            yield
-    except PySparkException as error:
-        sql = pipeline.transform.sql if pipeline.transform else ""
-        raise explain(error, locate_sql, sql) from error
