@@ -94,6 +94,8 @@ def test_an_attempt_that_fails_again_is_part_of_the_same_outage() -> None:
     pauses = [after - before for before, after in itertools.pairwise(begun[1:-1])]
     assert pauses == sorted(pauses)
     assert 5 < len(begun) < 15
+    # Each attempt is told, and that it failed.
+    assert ["unreachable" in text for text in outage.said] == [True, False] * (len(begun) - 1)
     outage.wait.end()
     assert outage.wait.wait()
 

@@ -70,7 +70,7 @@ class BrokerWait:
         if self._since_s is None:
             self._since_s = self._clock_s() - lasted_s
             self._since_text = datetime.fromtimestamp(time.time() - lasted_s).strftime("%Y-%m-%d %H:%M:%S")
-            self._notice_s = self._clock_s()
+        self._notice_s = self._clock_s()
 
     def end(self) -> None:
         """The run makes progress."""
@@ -90,7 +90,8 @@ class BrokerWait:
                 if is_known:
                     self._notice(f"{self._url} answers again; the pipeline continues")
                 return True
-            self.begin(_PROBE_S)
+            if self._since_s is None:
+                self.begin(_PROBE_S)
             is_known = True
 
     def _tell(self) -> None:

@@ -30,6 +30,7 @@ class RunningPipeline:
         self._notice = ""
         self._summary: Summary | None = None
         self._error: BaseException | None = None
+        self._status: Status = "starting"
         # A program that ends does not wait for it: the next run continues where the checkpoint ends.
         self._thread = threading.Thread(target=self._run, name=f"pipeline {name}", daemon=True)
         self._thread.start()
@@ -56,13 +57,7 @@ class RunningPipeline:
 
     @property
     def status(self) -> Status:
-        if self._thread.is_alive():
-            if self._query is not None:
-                return "running"
-            return "waiting" if self._notice else "starting"
-        if self._summary is None:
-            return "failed"
-        return "stopped" if self._summary.is_stopped else "done"
+        return self._status
 
     @property
     def is_running(self) -> bool:
@@ -92,14 +87,17 @@ class RunningPipeline:
     def _run(self) -> None:
         try:
             self._summary = self._execute(_Recorder(self, self._reporter), self._stopping.is_set, self._set_query)
+            self._status = "stopped" if self._summary.is_stopped else "done"
         except BaseException as error:
             self._error = error
+            self._status = "failed"
         finally:
             self._query = None
 
     def _set_query(self, query: StreamingQuery | None) -> None:
         self._query = query
         if query is not None:
+            self._status = "running"
             self._notice = ""
 
     def record(self, batch: Batch) -> None:
@@ -107,6 +105,8 @@ class RunningPipeline:
 
     def record_notice(self, text: str) -> None:
         self._notice = text
+        if self._query is None:
+            self._status = "waiting"
 
 
 class _Recorder:
