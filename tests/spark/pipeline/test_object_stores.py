@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from oncemq.spark.pipeline.checks import storage
 from oncemq.spark.pipeline.pipeline_file import load
 from oncemq.spark.targets.declarations import ParquetTarget
 from tests.spark.pipeline.files import changed, problems_in
@@ -56,4 +57,15 @@ def test_a_checkpoint_in_a_store_needs_a_jar(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "jars" / "hadoop-aws-3.4.2.jar").unlink()
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.jars.packages org.apache.hadoop:hadoop-aws:3.4.2\n")
+    assert problems_in(tmp_path, text) == []
+
+
+def test_a_session_or_spark_submit_may_bring_the_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = changed((TARGET, "  parquet: s3://lake/x\ncheckpoint: s3a://lake/checkpoint"))
+    settings = {"spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.2"}
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "session_setting", lambda key: settings.get(key, ""))
+        assert problems_in(tmp_path, text) == []
+    assert len(problems_in(tmp_path, text)) == 1
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "4711")
     assert problems_in(tmp_path, text) == []

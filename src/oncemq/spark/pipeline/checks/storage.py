@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from oncemq.spark.pipeline.problems import Path, Problem, local_problem, nearest, problem
+from oncemq.spark.session import is_submitted, session_setting
 from oncemq.spark.targets.objects.location import SCHEMES
 
 #: The jars that Hadoop's file systems for object stores need.
@@ -73,10 +74,12 @@ def check_checkpoint_folder(path: str, key: Path) -> Iterator[Problem]:
 
 
 def _has_jar(name: str) -> bool:
-    """Whether a jar is on Spark's class path, or the user's settings add jars to it."""
+    """Whether a jar is on Spark's class path, or Spark's settings add jars to it."""
     found = importlib.util.find_spec("pyspark")
     homes = [os.environ.get("SPARK_HOME", ""), os.path.dirname(found.origin) if found and found.origin else ""]
     if any(glob.glob(os.path.join(glob.escape(home), "jars", f"{name}-*.jar")) for home in homes if home):
+        return True
+    if is_submitted() or session_setting("spark.jars") or session_setting("spark.jars.packages"):
         return True
     folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(homes[0], "conf")
     with contextlib.suppress(OSError), open(os.path.join(folder, "spark-defaults.conf"), encoding="utf-8") as file:
