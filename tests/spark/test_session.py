@@ -115,8 +115,13 @@ def test_a_session_that_is_built_for_runs_is_stopped_after_the_last_one(monkeypa
         sparkContext = object()  # noqa: N815 - Spark's name
 
     contexts: list[object] = []
+
+    def build(*_: Any, **__: Any) -> Built:
+        contexts.append(Built.sparkContext)
+        return Built()
+
     monkeypatch.setattr(session, "_context", lambda: contexts[-1] if contexts else None)
-    monkeypatch.setattr(session, "build", lambda *_, **__: contexts.append(Built.sparkContext) or Built())
+    monkeypatch.setattr(session, "build", build)
     monkeypatch.setattr(session, "stop", lambda _: contexts.clear())
     with session.session_for(None, "one", "local[2]", None):
         with session.session_for(None, "other", "local[2]", None):

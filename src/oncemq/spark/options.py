@@ -41,6 +41,11 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str = ""
     timeout_s: float = 30.0
 
+    @property
+    def description(self) -> str:
+        """The topics and the subscription. The progress of a query names its sources by it."""
+        return f"{self.selection}, subscription {self.subscription}"
+
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from oncemq.client.internal import internal_api
 from oncemq.protocol.errors import PipelineFailed
 from oncemq.spark.pipeline import Encoding, Input, Pipeline, Source, Table, Transform, Value, load, run, start
 from oncemq.spark.pipeline.model import Trigger
+from oncemq.spark.pipeline.progress import end_offsets
+from oncemq.spark.pipeline.runs.acks import ack_last
+from oncemq.spark.source.topic_offsets import topic_bounds
 from oncemq.spark.targets.declarations import TopicTarget
 from tests.spark.pipeline.test_runner import put_orders, read_totals, totals
 
@@ -70,6 +74,49 @@ def test_pipelines_that_were_started_run_together_and_are_stopped(
     assert summary is not None
     assert (summary.rows, summary.is_stopped) == (8, True)
     assert str(running.status) == "stopped"
+
+
+def test_runs_without_a_session_share_one_and_the_first_to_end_does_not_stop_it(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
+) -> None:
+    client.subscribe("totals", "reader")
+    client.subscribe("orders", "other")
+    put_orders(client, range(5))
+    master = str(spark.sparkContext.master)
+    every = msgspec.structs.replace(totals(tmp_path), trigger=Trigger(every="100ms"))
+    running = start(every, url=broker.url, master=master)
+    other = msgspec.structs.replace(totals(tmp_path / "other"), name="other")
+    assert run(other, url=broker.url, master=master).rows == 5
+    put_orders(client, range(5, 8))
+    _until(lambda: sum(1 for _ in client.read("totals", 0)) == 13)
+    assert running.stop(DEADLINE_S) is not None
+    assert spark.range(3).count() == 3
+
+
+def test_what_one_source_has_read_is_not_acked_for_another_that_reads_the_same_topic(
+    broker: BrokerProcess, client: Client, tmp_path: Path
+) -> None:
+    """The other one has not seen the topic yet, because it was created while the run started."""
+    sources = {
+        "all": Input(source=Source(pattern="orders.#")),
+        "eu": Input(source=Source(topic="orders.eu")),
+    }
+    pipeline = Pipeline(
+        name="p", sources=sources, target=TopicTarget(topic="out"), checkpoint=str(tmp_path / "checkpoint")
+    )
+    client.subscribe_pattern("orders.#", "p.all", "earliest")
+    client.subscribe("orders.eu", "p.eu", "earliest")
+    client.put_many("orders.eu", [b"1", b"2", b"3"])
+    empty: dict[str, Any] = {"broker": internal_api(client).broker_id, "topics": {}}
+    end = empty | {"topics": {"orders.eu": [topic_bounds(client, "orders.eu").topic_id, 3]}}
+    progress = {
+        "sources": [
+            {"endOffset": empty, "latestOffset": empty | {"source": "pattern orders.#, subscription p.all"}},
+            {"endOffset": end, "latestOffset": end | {"source": "topic orders.eu, subscription p.eu"}},
+        ]
+    }
+    ack_last(pipeline, broker.url, end_offsets(progress))
+    assert {info.subscriber: info.acked for info in client.subscriptions("orders.eu")} == {"p.all": 0, "p.eu": 3}
 
 
 def test_the_example_of_a_join_pairs_orders_with_payments_once(

@@ -200,10 +200,14 @@ def parse_progress(progress: Mapping[str, Any]) -> Batch:
     )
 
 
-def end_offsets(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The ends of a micro-batch, one for each source of ours that has one."""
-    found = [_offsets(source.get("endOffset")) for source in progress.get("sources") or []]
-    return [dict(each) for each in found if each is not None]
+def end_offsets(progress: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The ends of a micro-batch by the sources, as `SourceOptions.description` names them."""
+    found = {}
+    for source in progress.get("sources") or []:
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        if end is not None and latest is not None and "source" in latest:
+            found[latest["source"]] = dict(end)
+    return found
 
 
 def _lag(sources: Sequence[Mapping[str, Any]]) -> int | None:

@@ -166,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = self._subscription.bounds()
         ends = {name: Position(at.topic_id, at.end) for name, at in bounds.items()}
         report = Offsets(self._broker_id, ends).to_json()
-        report["source"] = f"{self._options.selection}, subscription {self._options.subscription}"
+        report["source"] = self._options.description
         if self._planned is not None:
             reached = self._planned.topics
             unread = [

@@ -37,11 +37,6 @@ def build_streams(session: SparkSession, pipeline: Pipeline, url: str, folder: s
     return Streams(_result(session, pipeline, messages, url, folder), dead_rows(pipeline, decoded))
 
 
-def build_stream(session: SparkSession, pipeline: Pipeline, url: str, folder: str = ".") -> DataFrame:
-    """The stream of rows that the target writes."""
-    return build_streams(session, pipeline, url, folder).rows
-
-
 def _result(
     session: SparkSession, pipeline: Pipeline, messages: Mapping[str, DataFrame], url: str, folder: str
 ) -> DataFrame:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from oncemq.spark.pipeline.progress import Batch, Reporter, Summary, end_offsets, parse_progress
+from oncemq.spark.pipeline.progress import Reporter, Summary, end_offsets, parse_progress
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -22,12 +22,10 @@ class ProgressWatcher:
         self._rows = 0
         self._dead_letters = 0
         self._lag: int | None = None
-        #: The last micro-batch that had rows.
-        self.last_batch: Batch | None = None
         #: The number of progress reports, of micro-batches and of triggers without new messages.
         self.reports = 0
-        #: The ends of the last micro-batch, one for each source, as offsets of the source.
-        self.end_offsets: list[dict[str, Any]] = []
+        #: The ends of the last micro-batch by the sources.
+        self.end_offsets: dict[str, dict[str, Any]] = {}
 
     def poll(self, query: StreamingQuery) -> None:
         last = query.lastProgress
@@ -47,7 +45,6 @@ class ProgressWatcher:
             self._batches += 1
             self._rows += batch.rows
             self._dead_letters += batch.dead_letters
-            self.last_batch = batch
             self._reporter.batch(batch)
 
     def summary(self, name: str, duration_s: float, is_stopped: bool) -> Summary:
