@@ -1,6 +1,9 @@
 """Definitions as JSON Schema, Avro and Protobuf, and schemas in these languages."""
 
 import json
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -290,3 +293,18 @@ def test_defaults_of_every_kind_are_accepted() -> None:
         'g: struct<x: date> default {}, h: timestamp default "2026-07-31T09:30:00Z", '
         'i: binary default "eA==", j: float32 default "NaN"'
     )
+
+
+def test_definitions_that_are_compiled_at_the_same_time_leave_stderr_alone() -> None:
+    before = os.fstat(2)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: parse_definition(PROTO, message="Order"), range(8)))
+    assert all(schema == found[0] for schema in found)
+    assert os.path.samestat(before, os.fstat(2))
+
+
+def test_what_the_compiler_says_is_in_the_error_without_paths_of_this_machine() -> None:
+    with pytest.raises(errors.SchemaInvalid) as raised:
+        parse_definition('syntax = "proto3";\nmessage A { int33 x = 1; }')
+    assert '"int33" is not defined' in str(raised.value)
+    assert tempfile.gettempdir() not in str(raised.value)

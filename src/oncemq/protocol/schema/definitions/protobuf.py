@@ -1,15 +1,16 @@
 """Protobuf definitions as schemas: the text of a .proto file, or a FileDescriptorSet. Values are in protobuf_values.py.
 
-The text is compiled by the protoc of the package grpcio-tools, inside this process. A schema keeps the descriptors, so
-readers and the broker need only the package protobuf.
+The text is compiled by the protoc of the package grpcio-tools. A schema keeps the descriptors, so readers and the
+broker need only the package protobuf.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,6 +34,7 @@ from oncemq.protocol.schema.validate import FieldCount
 
 _FILE = "schema.proto"
 _WHAT = "a Protobuf definition"
+_PROTOC_SECONDS_MAX = 60
 
 #: Of FieldDescriptor, whose numbers are those of the wire format's descriptor.proto.
 _SCALARS: dict[int, tuple[ScalarKind, Any]] = {
@@ -83,32 +85,37 @@ def parse_protobuf(definition: str | bytes, message: str = "", encoding: Encodin
 
 def compile_proto(text: str) -> bytes:
     """Return the serialised FileDescriptorSet of the text of a .proto file, with all files that it imports."""
-    protoc = require("grpc_tools.protoc", _WHAT)
-    include = Path(protoc.__file__).parent / "_proto"
+    include = Path(require("grpc_tools", _WHAT).__file__).parent / "_proto"
     with tempfile.TemporaryDirectory() as folder:
-        source, target, log = Path(folder, _FILE), Path(folder, "set"), Path(folder, "log")
+        source, target = Path(folder, _FILE), Path(folder, "set")
         source.write_text(text, encoding="utf-8")
-        arguments = ["protoc", f"-I{folder}", f"-I{include}", "--include_imports"]
-        arguments += [f"--descriptor_set_out={target}", str(source)]
-        with _stderr_to(log):
-            failed = protoc.main(arguments)
-        if failed:
-            said = log.read_text(errors="replace").replace(f"{folder}/", "").strip()
-            raise errors.SchemaInvalid(f"the Protobuf definition is not valid: {said or 'protoc refused it'}")
+        arguments = [f"-I{folder}", f"-I{include}", "--include_imports", f"--descriptor_set_out={target}", str(source)]
+        said = _run_protoc(arguments, folder)
+        if not target.exists():
+            reason = said.replace(f"{folder}/", "").strip()
+            raise errors.SchemaInvalid(f"the Protobuf definition is not valid: {reason or 'protoc refused it'}")
         return target.read_bytes()
 
 
-@contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Send what the compiler prints, from C, to a file."""
-    saved = os.dup(2)
+def _run_protoc(arguments: list[str], folder: str) -> str:
+    """Run the compiler, and return what it prints. It has a process of its own: it prints from C to the stderr of its
+    process, which is where the threads of a gateway log."""
+    command = [sys.executable, "-m", "grpc_tools.protoc", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
-        with path.open("wb") as log:
-            os.dup2(log.fileno(), 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=_PROTOC_SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"protoc took more than {_PROTOC_SECONDS_MAX} s"
+    return done.stderr.decode(errors="replace")
 
 
 def message_descriptor(descriptors: bytes, message: str) -> Any:
