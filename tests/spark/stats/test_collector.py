@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.spark.stats import StatsSelection, collect_stats
+from oncemq.spark.stats.collector import _windows
 from oncemq.spark.stats.latency import _lag_by_window
 from oncemq.testing.broker_process import BrokerProcess
 
@@ -42,6 +43,14 @@ def test_figures_are_those_of_the_topics(
     assert stats.lags[-1].lag == 60
     with pytest.raises(errors.SettingInvalid, match="longer windows"):
         collect_stats(spark, broker.url, StatsSelection(topics=("eu.orders", "us.orders")), window_s=1e-9)
+
+
+def test_a_message_is_in_the_window_of_its_time(spark: SparkSession) -> None:
+    """Also where a fraction of a second has no exact binary form."""
+    times_ms = [1_700_000_000_000 + 100 * number for number in range(30)]
+    rows = [("orders", time_ms, 1) for time_ms in times_ms]
+    windows = _windows(spark.createDataFrame(rows, "topic string, at_ms bigint, size int"), 0.1)
+    assert [(window.start_ms, window.messages) for window in windows] == [(time_ms, 1) for time_ms in times_ms]
 
 
 def test_lag_over_time_is_what_is_stored_and_not_acked() -> None:

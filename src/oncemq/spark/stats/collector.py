@@ -12,13 +12,15 @@ from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.replies import SubscriptionInfo
 from oncemq.spark.connections import shared_client
-from oncemq.spark.stats.latency import RecordedStats, Records
+from oncemq.spark.stats.latency import RecordedStats, Records, window_start
 from oncemq.spark.stats.model import Stats, SubscriptionStats, TopicStats, WindowStats
 from oncemq.spark.stats.percentiles import percentile_columns
 from oncemq.spark.stats.selection import StatsSelection
 
 #: The approximate number of windows if their length is not given.
 _WINDOWS = 60
+#: Times of messages are milliseconds.
+_WINDOW_S_MIN = 0.001
 #: More windows would not be readable.
 _WINDOWS_MAX = 2_000
 _TIMEOUT_S = 30.0
@@ -36,9 +38,9 @@ def collect_stats(
     over time. Raises SettingInvalid."""
     columns = {"columns": "topic,timestamp,key,value"}
     rows = spark.read.format("oncemq").options(url=url, **selection.source_options, **columns).load()
-    at_s, size = F.col("timestamp").cast("double").alias("at_s"), F.length("value").alias("size")
+    at_ms, size = F.unix_millis("timestamp").alias("at_ms"), F.length("value").alias("size")
     # Kept, because messages may arrive and be deleted meanwhile: topics and their windows must have the same ones.
-    sized = rows.select("topic", F.xxhash64("key").alias("key_hash"), F.isnotnull("key").alias("has_key"), at_s, size)
+    sized = rows.select("topic", F.xxhash64("key").alias("key_hash"), F.isnotnull("key").alias("has_key"), at_ms, size)
     sized = sized.persist()
     try:
         topics = _topics(sized)
@@ -66,29 +68,26 @@ def collect_stats(
 def _topics(sized: DataFrame) -> tuple[TopicStats, ...]:
     rows = sized.groupBy("topic").agg(
         *_size_columns(),
-        F.min("at_s").alias("first_s"),
-        F.max("at_s").alias("last_s"),
+        F.min("at_ms").alias("first_ms"),
+        F.max("at_ms").alias("last_ms"),
         F.approx_count_distinct(F.when(F.col("has_key"), F.col("key_hash"))).alias("keys"),
     )
     return tuple(
         TopicStats(
             topic=row.topic,
             **_size_stats(row),
-            first_ms=round(row.first_s * 1000),
-            last_ms=round(row.last_s * 1000),
+            first_ms=row.first_ms,
+            last_ms=row.last_ms,
             keys=row["keys"],
-            per_s=round(row.messages / max(1.0, row.last_s - row.first_s), 3),
+            per_s=round(row.messages / max(1.0, (row.last_ms - row.first_ms) / 1000), 3),
         )
         for row in rows.orderBy("topic").collect()
     )
 
 
 def _windows(sized: DataFrame, width_s: float) -> tuple[WindowStats, ...]:
-    start = (F.floor(F.col("at_s") / width_s) * width_s).alias("start_s")
-    rows = sized.groupBy("topic", start).agg(*_size_columns()).orderBy("topic", "start_s")
-    return tuple(
-        WindowStats(topic=row.topic, start_ms=round(row.start_s * 1000), **_size_stats(row)) for row in rows.collect()
-    )
+    rows = sized.groupBy("topic", window_start(width_s)).agg(*_size_columns()).orderBy("topic", "start_ms")
+    return tuple(WindowStats(topic=row.topic, start_ms=row.start_ms, **_size_stats(row)) for row in rows.collect())
 
 
 def _size_columns() -> Iterable[Column]:
@@ -115,6 +114,8 @@ def _window_width(span_s: float, wanted_s: float | None) -> float:
 
     Raises SettingInvalid for more than _WINDOWS_MAX windows."""
     if wanted_s is not None:
+        if wanted_s < _WINDOW_S_MIN:
+            raise errors.SettingInvalid(f"windows of {wanted_s:g} s are too short: use longer windows, of 1 ms or more")
         if span_s / wanted_s > _WINDOWS_MAX:
             raise errors.SettingInvalid(
                 f"windows of {wanted_s:g} s are too short for {span_s:.0f} s of messages: there would be more than "

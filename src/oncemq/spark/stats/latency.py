@@ -54,7 +54,7 @@ class Records:
         windows: list[LatencyWindow] = []
         for what, rows in ((PUT_LATENCY, self._puts()), (DELIVERY_LATENCY, self._deliveries())):
             latencies += [LatencyStats(row.topic, what, *_figures(row)) for row in _aggregate(rows, "topic")]
-            by_window = _aggregate(rows, "topic", _window(width_s))
+            by_window = _aggregate(rows, "topic", window_start(width_s))
             windows += [LatencyWindow(row.topic, what, row.start_ms, *_figures(row)) for row in by_window]
         return RecordedStats(tuple(latencies), tuple(windows), tuple(self._lags(width_s)))
 
@@ -83,11 +83,11 @@ class Records:
 
         Earlier windows determine the positions of later ones, so all of them are read, and those of the selected span
         are returned."""
-        ends = self._stored.groupBy("broker", "topic_id", "topic", _window(width_s, "stored_ms")).agg(
+        ends = self._stored.groupBy("broker", "topic_id", "topic", window_start(width_s, "stored_ms")).agg(
             F.max(F.col("first") + F.col("count")).alias("end")
         )
         acked = of_kind(self._lines, "acked", "opened", "subscribed").where("topic_id > 0 AND NOT shared")
-        positions = acked.groupBy(*KEY, _window(width_s)).agg(F.max("acked").alias("acked"))
+        positions = acked.groupBy(*KEY, window_start(width_s)).agg(F.max("acked").alias("acked"))
         topics: dict[tuple[str, int], str] = {}
         topic_ends: dict[tuple[str, int], dict[int, int]] = {}
         for row in ends.collect():
@@ -132,6 +132,7 @@ def _lag_by_window(ends: dict[int, int], positions: dict[int, int]) -> Iterable[
             yield start_ms, max(0, end - acked)
 
 
-def _window(width_s: float, column: str = "at_ms") -> Column:
+def window_start(width_s: float, column: str = "at_ms") -> Column:
+    """The start of the window of a time in milliseconds. Whole numbers: fractions of seconds are not exact."""
     width_ms = round(width_s * 1000)
-    return (F.floor(F.col(column) / width_ms) * width_ms).alias("start_ms")
+    return (F.col(column) - F.pmod(F.col(column), F.lit(width_ms))).alias("start_ms")
