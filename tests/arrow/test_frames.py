@@ -78,6 +78,13 @@ def test_what_is_no_frame_is_refused() -> None:
             "column 'a.x' contains 1 nulls",
         ),
         ("a: date", {"a": pa.array([2**30], pa.int32()).cast(pa.date32())}, "column 'a' has a date before the year 1"),
+        ("a: time", {"a": pa.array([-1]).cast(pa.time64("us"))}, "column 'a' has a time outside of a day"),
+        ("a: float32", {"a": [1e300, float("inf")]}, "column 'a' is double, and float32 .*: a value is too large"),
+        (
+            "a: struct<x: int64>",
+            {"a": pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])},
+            "column 'a' is struct",
+        ),
     ],
 )
 def test_a_column_that_does_not_fit_is_named(fields: str, columns: dict[str, Any], reason: str) -> None:
@@ -117,3 +124,8 @@ def test_a_null_struct_has_no_members_that_could_be_missing() -> None:
         found = conform(each, schema, "orders")
         found.validate(full=True)
         assert found.to_pylist() == each.to_pylist()
+
+
+def test_a_float64_is_rounded_to_a_float32() -> None:
+    found = conform(pa.table({"a": [0.5, float("inf"), None]}), Schema(parse_fields("a: float32")), "orders")
+    assert found.column("a").to_pylist() == [0.5, float("inf"), None]

@@ -256,3 +256,26 @@ def test_a_null_is_a_row_that_does_not_match() -> None:
     columns, reasons = decode_values(pa.array([None, b'{"a": 1}'], pa.binary()), Schema(parse_fields("a: int64")))
     assert columns.column("a").to_pylist() == [None, 1]
     assert reasons.to_pylist() == ["the value is null", None]
+
+
+def _unchecked(fields: str, rows: list[dict[str, Any]]) -> tuple[BatchHead, bytes]:
+    """A typed batch of a producer that did not look at the schema of the topic."""
+    schema = Schema(parse_fields(fields))
+    values = pa.RecordBatch.from_pylist(rows, to_arrow(schema))
+    (payload,) = build_typed_payloads(TypedRows(values), SchemaVersion(1, schema), 10**6)
+    return BatchHead(0, len(rows), 0, 0, 0), payload.payload
+
+
+def test_rows_of_a_typed_batch_match_or_do_not_match_one_by_one() -> None:
+    schema = Schema(parse_fields("a: int64 not null"))
+    found = read_typed([_unchecked("a: int64", [{"a": 1}, {"a": None}, {"a": 3}])], schema, lambda _: schema)
+    assert found.columns.column("a").to_pylist() == [1, None, 3]
+    assert [reason is None for reason in found.errors.to_pylist()] == [True, False, True]
+    found = read_typed([_unchecked("a: string", [{"a": "x"}])], schema, lambda _: schema)
+    assert found.errors.to_pylist() == ["a: expected int, got str; the schema says int64 not null"]
+
+
+def test_rows_that_match_a_version_which_this_one_can_not_read_are_an_error() -> None:
+    written, schema = Schema(parse_fields("a: string")), Schema(parse_fields("a: int64"))
+    with pytest.raises(errors.SchemaMismatch, match="column 'a' is string"):
+        read_typed([_unchecked("a: string", [{"a": "x"}])], schema, lambda _: written)

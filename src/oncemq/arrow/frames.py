@@ -1,7 +1,8 @@
 """Tables of the caller as rows of a typed topic: found in any library of data frames, and checked against the schema.
 
 A column may have another type than the schema if its values fit exactly: integers of another width, large strings,
-dictionaries, other units of time. A value that does not fit is an error that names its column.
+dictionaries, other units of time. A float64 is rounded to a float32. A value that does not fit is an error that names
+its column.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from oncemq.arrow.nullability import retyped, with_nulls
 from oncemq.protocol import errors
 from oncemq.protocol.schema import Field, ListType, MapType, Scalar, Schema, StructType, type_text
 from oncemq.protocol.schema.arrow import field_to_arrow, to_arrow
+from oncemq.protocol.schema.model import PRECISION_MAX
 
-_PRECISION_MAX = 38
-#: The years that Python and RFC 3339 have: 1 to 9999, in microseconds or days since 1970.
+#: The years that Python and RFC 3339 have: 1 to 9999, in microseconds or days since 1970; and the times of a day.
 _RANGES = {
     "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999),
     "timestamp_ntz": (-62_135_596_800_000_000, 253_402_300_799_999_999),
     "date": (-719_162, 2_932_896),
+    "time": (0, 86_399_999_999),
 }
 
 
@@ -93,11 +95,18 @@ def _cast(column: Any, field: Field, wanted: Any, topic: str) -> Any:
     try:
         if pa.types.is_decimal(wanted) and pa.types.is_integer(column.type):
             # Arrow asks for a type that holds all integers of the column's type.
-            column = column.cast(pa.decimal128(_PRECISION_MAX, wanted.scale))
+            column = column.cast(pa.decimal128(PRECISION_MAX, wanted.scale))
         loose = column.cast(with_nulls(wanted))
+        if wanted == pa.float32() and _infinities(loose) != _infinities(column):
+            raise errors.SchemaMismatch(f"{what}: a value is too large")
         return pa.chunked_array([retyped(chunk, wanted) for chunk in loose.chunks], wanted)
     except pa.ArrowException as error:
         raise errors.SchemaMismatch(f"{what}: {error}") from None
+
+
+def _infinities(column: Any) -> int:
+    """How many values are infinite. Arrow casts a number that is too large for a float32 to such a one."""
+    return pc.sum(pc.is_inf(column)).as_py() or 0
 
 
 def _without_dictionary(column: Any) -> Any:
@@ -116,9 +125,9 @@ def _fits(given: Any, wanted: Any) -> bool:
         return _fits(given.value_type, wanted)
     if kinds.is_struct(wanted):
         names = {field.name for field in wanted}
-        return kinds.is_struct(given) and all(
-            field.name in names and _fits(field.type, wanted.field(field.name).type) for field in given
-        )
+        if not kinds.is_struct(given) or len({field.name for field in given}) != given.num_fields:
+            return False
+        return all(field.name in names and _fits(field.type, wanted.field(field.name).type) for field in given)
     if kinds.is_map(wanted):
         return (
             kinds.is_map(given) and _fits(given.key_type, wanted.key_type) and _fits(given.item_type, wanted.item_type)
@@ -166,7 +175,8 @@ def _problem(array: Any, field: Field, path: str) -> str | None:
         low, high = _RANGES[kind.kind]
         numbers = pc.min_max(array.cast(pa.int32() if kind.kind == "date" else pa.int64())).as_py()
         if numbers["min"] is not None and not low <= numbers["min"] <= numbers["max"] <= high:
-            return f"'{path}' has a {kind.kind} before the year 1 or after 9999"
+            range_text = "outside of a day" if kind.kind == "time" else "before the year 1 or after 9999"
+            return f"'{path}' has a {kind.kind} {range_text}"
     elif isinstance(kind, ListType):
         return _problem(array.flatten(), kind.item, f"{path}[]")
     elif isinstance(kind, MapType):

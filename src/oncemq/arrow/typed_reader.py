@@ -13,6 +13,7 @@ from oncemq.arrow.columns import StoredBatch
 from oncemq.arrow.evolution import evolve
 from oncemq.arrow.typed_columns import typed_columns
 from oncemq.arrow.values import decode_values
+from oncemq.protocol import errors
 from oncemq.protocol.replies import BatchHead
 from oncemq.protocol.schema import Schema
 
@@ -33,7 +34,7 @@ def read_typed(batches: Sequence[tuple[BatchHead, bytes]], schema: Schema, schem
     """Return the rows of stored batches. The head of each says which of its messages are meant.
 
     Raises Malformed for a damaged batch, SchemaMismatch for columns that can't be read with this schema."""
-    parts = list(_decoded(batches, schema_of))
+    parts = list(_decoded(batches, schema, schema_of))
     if all(reasons is None for _, reasons in parts):
         return TypedRows(_concatenated([evolve(columns, schema) for columns, _ in parts]), None)
     loose = loosened(schema)
@@ -47,8 +48,11 @@ def loosened(schema: Schema) -> Schema:
     return msgspec.structs.replace(schema, fields=tuple(fields))
 
 
-def _decoded(batches: Sequence[tuple[BatchHead, bytes]], schema_of: SchemaOf) -> Iterator[tuple[Any, Any]]:
-    """Yield columns, in the version that they were written with, and the reasons for rows that do not match."""
+def _decoded(
+    batches: Sequence[tuple[BatchHead, bytes]], schema: Schema, schema_of: SchemaOf
+) -> Iterator[tuple[Any, Any]]:
+    """Yield columns, of this version or the one that they were written with, and the reasons for rows that do not
+    match."""
     plain: list[StoredBatch] = []
     for head, payload in batches:
         batch = StoredBatch(head, payload)
@@ -59,9 +63,21 @@ def _decoded(batches: Sequence[tuple[BatchHead, bytes]], schema_of: SchemaOf) ->
         if layout.value_offsets_at:
             plain.append(batch)
         else:
-            yield typed_columns(payload, layout).slice(head.skip, head.count), None
+            yield _decode_typed(batch, schema, schema_of)
     if plain:
         yield _decode_plain(plain, schema_of)
+
+
+def _decode_typed(batch: StoredBatch, schema: Schema, schema_of: SchemaOf) -> tuple[Any, Any]:
+    head = batch.head
+    try:
+        return evolve(typed_columns(batch.payload, batch.layout).slice(head.skip, head.count), schema), None
+    except errors.SchemaMismatch:
+        # Its producer did not check it. As values, its rows match or do not match one by one.
+        columns, reasons = _decode_plain([batch], schema_of)
+        if reasons is None:
+            raise
+        return columns, reasons
 
 
 def _decode_plain(batches: Sequence[StoredBatch], schema_of: SchemaOf) -> tuple[Any, Any]:
