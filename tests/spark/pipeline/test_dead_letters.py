@@ -43,6 +43,7 @@ def test_the_reason_names_the_column(spark: SparkSession) -> None:
         b'{"id": 1, "place": {"x": 1, "y z": "far"}}': "column 'place' is no struct<x:int,y z:double>",
         b"[1]": "it is no JSON object",
         b'{"id": 1': "it is no JSON object",
+        b'{"id": 1}}': "it is no JSON object",
         b"": "it is no JSON object",
     }
     begin = "the value is not JSON of the schema: "

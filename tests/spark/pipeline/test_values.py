@@ -42,6 +42,8 @@ BAD_JSON = [
     b'{"id": 1} and more',
     b'{"id": 1}{"id": 2}',
     b'{"id": 1},{"id": 2}',
+    b'{"id": 1}}',
+    b'{"id": 1}} and more',
     b'{"id":',
     b"{'id': 1}",
     b'{"id": "many"}',

@@ -18,7 +18,7 @@ from oncemq.spark.pipeline.values.reasons import csv_reason, json_reason
 from oncemq.spark.typed.options import ERROR_COLUMN
 
 #: Temporary columns, with names that no schema has.
-_PARSED, _TEXT, _OBJECT, _BAD = "__parsed", "__text", "__object", "__bad"
+_PARSED, _TEXT, _OBJECT, _END, _BAD = "__parsed", "__text", "__object", "__end", "__bad"
 _PERMISSIVE = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD}
 _JSON_OPTIONS = {**_PERMISSIVE, "allowSingleQuotes": "false"}
 
@@ -83,12 +83,14 @@ def _kept(columns: tuple[str, ...]) -> list[Column]:
 
 
 def _decode_json(messages: DataFrame, value: Value) -> Decoded:
-    # The value is put into another object, so that text after it is a syntax error.
-    text = F.concat(F.lit(f'{{"{_OBJECT}":'), F.col(_TEXT), F.lit("}"))
-    schema = f"{_OBJECT} struct<{value.schema}>, {_BAD} string"
+    # The value is put into another object, so that text after it is a syntax error. If the value itself closes that
+    # object, the parser does not see its second field.
+    text = F.concat(F.lit(f'{{"{_OBJECT}":'), F.col(_TEXT), F.lit(f',"{_END}":0}}'))
+    schema = f"{_OBJECT} struct<{value.schema}>, {_END} int, {_BAD} string"
     found = messages.withColumn(_TEXT, _as_text()).withColumn(_PARSED, F.from_json(text, schema, _JSON_OPTIONS))
     parsed = F.col(f"{_PARSED}.{_OBJECT}")
-    is_good = _is_utf8() & F.col(f"{_PARSED}.{_BAD}").isNull() & parsed.isNotNull()
+    is_whole = F.col(f"{_PARSED}.{_BAD}").isNull() & F.col(f"{_PARSED}.{_END}").isNotNull()
+    is_good = _is_utf8() & is_whole & parsed.isNotNull()
     return Decoded(found, is_good, json_reason(F.col(_TEXT), _is_utf8(), parsed, value.schema), _fields(value, parsed))
 
 

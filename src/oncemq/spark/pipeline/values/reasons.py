@@ -17,6 +17,7 @@ from oncemq.spark.pipeline.ddl import quoted
 _SHOWN_CHARACTERS = 200
 _BAD = "__bad"
 _FIELD = "__field"
+_END = "__end"
 _JSON_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD, "allowSingleQuotes": "false"}
 
 
@@ -24,11 +25,13 @@ def json_reason(text: Column, is_utf8: Column, parsed: Column, schema: str) -> C
     """`parsed` is the struct that the value was parsed to, in which a column that does not match is null."""
     fields = _fields(schema)
     names = [StructField(field.name, StringType()) for field in fields]
-    wrapped = F.concat(F.lit(f'{{"{_FIELD}":'), text, F.lit("}"))
-    whole = StructType([StructField(_FIELD, StructType(names)), StructField(_BAD, StringType())])
+    wrapped = F.concat(F.lit(f'{{"{_FIELD}":'), text, F.lit(f',"{_END}":0}}'))
+    columns = {_FIELD: StructType(names), _END: StringType(), _BAD: StringType()}
+    whole = StructType([StructField(name, kind) for name, kind in columns.items()])
 
     def detail(texts: Column) -> Column:
-        is_json = texts.getField(_BAD).isNull() & texts.getField(_FIELD).isNotNull()
+        is_whole = texts.getField(_BAD).isNull() & texts.getField(_END).isNotNull()
+        is_json = is_whole & texts.getField(_FIELD).isNotNull()
         found = [_json_column(texts.getField(_FIELD).getField(field.name), parsed, field) for field in fields]
         return F.when(is_json, _first(found)).otherwise(F.lit("it is no JSON object"))
 
