@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from oncemq.cli.main import cli
+from oncemq.protocol.errors import TopicUnknown
+from oncemq.spark.pipeline import Pipeline, RunningPipeline
+from oncemq.spark.pipeline.progress import Reporter, Summary
 from tests.spark.pipeline.files import GOOD, changed, problems_in
 from tests.spark.pipeline.test_runner import put_orders, read_totals
 
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from oncemq.client.sync import Client
     from oncemq.testing.broker_process import BrokerProcess
 
+DEADLINE_S = 30
 JOIN = """\
 name: paid
 sources:
@@ -76,9 +84,89 @@ def test_pipelines_run_together_and_one_that_fails_is_named(
     assert read_totals(client) == {number: number / 2 for number in range(5)}
 
 
+class FakeRuns:
+    """Pipelines that do what the test says instead of `runner.start`, in a session that is no session."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **executes: Callable[[Callable[[], bool]], bool]) -> None:
+        """Each one is given whether it is to stop, and returns whether it was stopped."""
+        self.executes = executes
+        self.handles: dict[str, RunningPipeline] = {}
+        session = SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=str))
+        monkeypatch.setattr("oncemq.spark.session.build", lambda *_, **__: session)
+        monkeypatch.setattr("oncemq.spark.session.stop", lambda _: None)
+        monkeypatch.setattr("oncemq.spark.pipeline.runs.broker_wait.BrokerWait.wait", lambda _: True)
+        monkeypatch.setattr("oncemq.spark.pipeline.runner.start", self._start)
+
+    def _start(self, pipeline: Pipeline, *, reporter: Reporter, **_: Any) -> RunningPipeline:
+        def execute(reporter: Reporter, is_stopping: Callable[[], bool], on_query: Callable[[Any], None]) -> Summary:
+            del reporter, on_query
+            is_stopped = self.executes[pipeline.name](is_stopping)
+            return Summary(name=pipeline.name, batches=0, rows=0, duration_s=0, lag=0, is_stopped=is_stopped)
+
+        handle = self.handles[pipeline.name] = RunningPipeline(pipeline.name, execute, reporter)
+        return handle
+
+    def statuses(self) -> dict[str, str]:
+        return {name: handle.status for name, handle in list(self.handles.items())}
+
+
+def until_stopped(is_stopping: Callable[[], bool]) -> bool:
+    wait_until(is_stopping)
+    return True
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def fail(_: Callable[[], bool]) -> bool:
+    raise TopicUnknown("there is no topic 'x'")
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[str]:
+    for name in "abc":
+        (tmp_path / f"{name}.yaml").write_text(changed(("totals", name)))
+    return [str(tmp_path / f"{name}.yaml") for name in "abc"]
+
+
+def test_a_failure_stops_the_other_pipelines_only_if_it_is_to(
+    three: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = FakeRuns(monkeypatch, a=until_stopped, b=fail, c=until_stopped)
+    result = run(*three, "--on-failure", "stop")
+    assert (result.exit_code, runs.statuses()) == (5, {"a": "stopped", "b": "failed", "c": "stopped"})
+    assert "b has failed: there is no topic 'x'" in result.stderr
+
+    def after_the_failure(is_stopping: Callable[[], bool]) -> bool:
+        wait_until(lambda: runs.statuses().get("b") == "failed")
+        # The command looks at its pipelines every 100 ms.
+        time.sleep(0.5)
+        return is_stopping()
+
+    runs = FakeRuns(monkeypatch, a=after_the_failure, b=fail, c=after_the_failure)
+    assert run(*three).exit_code == 5
+    assert runs.statuses() == {"a": "done", "b": "failed", "c": "done"}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_all_pipelines_in_an_orderly_way(
+    number: signal.Signals, code: int, three: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(is_stopping: Callable[[], bool]) -> bool:
+        os.kill(os.getpid(), number)
+        return until_stopped(is_stopping)
+
+    runs = FakeRuns(monkeypatch, a=until_stopped, b=until_stopped, c=interrupt)
+    assert run(*three).exit_code == code
+    assert set(runs.statuses().values()) == {"stopped"}
+
+
 def test_a_failure_is_printed_with_the_name_of_its_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     from oncemq.cli.pipeline.execution import _report_failure
-    from oncemq.protocol.errors import TopicUnknown
 
     assert _report_failure("totals", TopicUnknown("there is no topic 'x'"), as_json=False).exit_code == 5
     assert capsys.readouterr().err.startswith("error: totals has failed: there is no topic 'x'")

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from oncemq.spark.pipeline.spark_errors import SqlLocator
 
 _POLL_S = 0.1
-#: The default number of attempts and the timeout of one, if only the other is given on the command line.
-_TRIES = 5
-_TIMEOUT_S = 1.0
 
 
 class Job(NamedTuple):
@@ -51,9 +48,12 @@ def limited(pipeline: Pipeline, reach: Reach) -> Pipeline:
     """The pipeline with the limit that --timeout and --tries give for an unreachable broker, if they are given."""
     import msgspec
 
+    from oncemq.config.settings import ClientSettings
+
     if reach.get("timeout_s") is None and reach.get("tries") is None:
         return pipeline
-    limit_s = (reach.get("timeout_s") or _TIMEOUT_S) * (reach.get("tries") or _TRIES)
+    default = ClientSettings()
+    limit_s = (reach.get("timeout_s") or default.timeout_s) * (reach.get("tries") or default.tries)
     return msgspec.structs.replace(pipeline, broker_timeout=f"{max(1, round(limit_s * 1000))}ms")
 
 

@@ -78,7 +78,8 @@ def run(
     product.
 
     With --json, an object is printed for each micro-batch, with `pipeline`, `rows`, `rows_per_s`, `lag` and
-    `duration_ms`, and one at the end of each pipeline.
+    `duration_ms`, and one at the end of each pipeline. Its `event` is batch or end; it is notice for what an operator
+    should know, and error for one of several pipelines that has failed.
     """
     from oncemq.protocol.errors import PipelineInvalid
 
