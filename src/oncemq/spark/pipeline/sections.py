@@ -101,7 +101,7 @@ def read_partial(document: Document, folder: str) -> PartialPipeline:
         value=_read_value(reader, given["value"], ("value",), folder) if "value" in given else Value(),
         watermark=_read_watermark(reader, given.get("watermark"), ("watermark",)),
         sources=_read_named(reader, given.get("sources"), ("sources",), partial(_read_input, folder=folder)),
-        tables=_read_named(reader, given.get("tables"), ("tables",), _read_table(folder)),
+        tables=_read_named(reader, given.get("tables"), ("tables",), partial(_read_table, folder=folder)),
         transform=_read_transform(reader, given.get("transform")),
         target=target,
         encoding=encoding,
@@ -158,21 +158,18 @@ def _read_input(reader: NodeReader, node: Node, path: Path, folder: str) -> Part
     )
 
 
-def _read_table(folder: str) -> Callable[[NodeReader, Node, Path], Table | None]:
-    def read(reader: NodeReader, node: Node, path: Path) -> Table | None:
-        types = {"parquet": str, "csv": str, "delta": str, "topic": str, "schema": str}
-        types |= {"columns": tuple[MessageColumn, ...]}  # type: ignore[dict-item]
-        found = reader.fields(node, types, path, also_known=("value",))
-        if found is None:
-            return None
-        for key in ("parquet", "csv", "delta"):
-            if found.get(key):
-                found[key] = _resolve(found[key], folder)
-        if "value" in node.value:
-            found["value"] = _read_value(reader, node.value["value"], (*path, "value"), folder) or Value()
-        return Table(**found)
-
-    return read
+def _read_table(reader: NodeReader, node: Node, path: Path, folder: str) -> Table | None:
+    types: dict[str, Any] = {"parquet": str, "csv": str, "delta": str, "topic": str, "schema": str}
+    types["columns"] = tuple[MessageColumn, ...]
+    found = reader.fields(node, types, path, also_known=("value",))
+    if found is None:
+        return None
+    for key in ("parquet", "csv", "delta"):
+        if found.get(key):
+            found[key] = _resolve(found[key], folder)
+    if "value" in node.value:
+        found["value"] = _read_value(reader, node.value["value"], (*path, "value"), folder) or Value()
+    return Table(**found)
 
 
 def _read_source(

@@ -37,7 +37,7 @@ _WRAPPERS = {
 }
 _ADVICE = {
     "UNRESOLVED_COLUMN": "compare the names with the schema; `columns` of the source adds columns of the message",
-    "TABLE_OR_VIEW_NOT_FOUND": "the input is the view `messages`",
+    "TABLE_OR_VIEW_NOT_FOUND": "the input is the view `messages`, or the views that `sources` and `tables` name",
     "PARSE_SYNTAX_ERROR": "correct the SQL at that position",
     "STREAMING_OUTPUT_MODE": "give the pipeline a `watermark`, and group by a window of its column",
     "UNSUPPORTED_STREAMING_OPERATION": "give the pipeline a `watermark`, and group by a window of its column",
