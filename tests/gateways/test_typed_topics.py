@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 import oncemq
 from oncemq import errors
-from oncemq.client.gateway_api import make_put
+from oncemq.client.gateway_api import Pending, make_put
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.publishers.intake import Intake
@@ -78,22 +79,68 @@ def test_a_keyed_put_claims_the_lowest_version_that_it_matches(broker: BrokerPro
         asyncio.run(put(BAD, "third"))
 
 
-def test_the_intake_of_publishers_drops_only_what_does_not_match(broker: BrokerProcess, client: oncemq.Client) -> None:
-    async def publish() -> Counters:
-        counters = Counters()
-        intake = Intake([broker.url], counters, buffer_bytes_max=2**20)
-        for value in (GOOD, BAD, GOOD):
-            intake.add([b"orders", value])
-        intake.flush()
-        async with asyncio.timeout(30):
-            while not intake.is_empty:
-                await asyncio.sleep(0.01)
-        intake.close()
-        return counters
+async def _publish(intake: Intake, *values: bytes) -> None:
+    for value in values:
+        intake.add([b"orders", value])
+    intake.flush()
+    async with asyncio.timeout(30):
+        while not intake.is_empty:
+            await asyncio.sleep(0.01)
 
-    counters = asyncio.run(publish())
+
+def test_the_intake_of_publishers_drops_only_what_does_not_match(broker: BrokerProcess, client: oncemq.Client) -> None:
+    counters = Counters()
+
+    async def publish() -> None:
+        intake = Intake([broker.url], counters, buffer_bytes_max=2**20)
+        await _publish(intake, GOOD, BAD, GOOD)
+        intake.close()
+
+    asyncio.run(publish())
     assert (counters["publish_stored"], counters["publish_dropped"]) == (2, 1)
     assert _stored(client) == [(GOOD, 1)] * 2
+
+
+def test_the_intake_of_publishers_finds_a_new_version_when_a_value_needs_it(
+    broker: BrokerProcess, client: oncemq.Client
+) -> None:
+    counters = Counters()
+    newer = b'{"id": 2, "name": "x"}'
+
+    async def publish() -> None:
+        intake = Intake([broker.url], counters, buffer_bytes_max=2**20)
+        await _publish(intake, GOOD, BAD)
+        await asyncio.to_thread(client.put_schema, "orders", "id: int64 not null, name: string")
+        await _publish(intake, newer, BAD, newer)
+        intake.close()
+
+    asyncio.run(publish())
+    assert (counters["publish_stored"], counters["publish_dropped"]) == (3, 2)
+    assert _stored(client) == [(GOOD, 1), (newer, 2), (newer, 2)]
+
+
+def test_the_intake_of_publishers_drops_nothing_when_a_lookup_fails(
+    broker: BrokerProcess, client: oncemq.Client
+) -> None:
+    counters = Counters()
+
+    async def publish() -> None:
+        intake = Intake([broker.url], counters, buffer_bytes_max=2**20)
+        core = intake._session.driver().core
+        ask = core.ask
+
+        def fail_once(*_arguments: Any, **_options: Any) -> Pending:
+            core.ask = ask  # type: ignore[method-assign]
+            pending = Pending(0.0)
+            pending.fail(errors.BrokerAway("at this moment"))
+            return pending
+
+        core.ask = fail_once  # type: ignore[method-assign]
+        await _publish(intake, GOOD)
+        intake.close()
+
+    asyncio.run(publish())
+    assert (counters["publish_stored"], counters["publish_dropped"]) == (1, 0)
 
 
 def test_datagrams_are_checked(broker: BrokerProcess, client: oncemq.Client) -> None:

@@ -6,7 +6,7 @@ from the client only what this module names. It is for the packages of OnceMQ, a
 - `BrokerSession`: a connection with a session of its own. Its `EventLoopDriver` has the core, whose `submit` and `ask`
   return a `Pending`. `again(error)` makes a fresh copy of an error that several callers get.
 - `make_put`, `Times`, `Payloads`, `check_headers`: build the operation of a put.
-- `KnownSchema`, `claim_payloads`, `topics_of`, `STALE_SCHEMA`: check values against the schemas of topics.
+- `KnownSchema`, `known_of`, `claim_payloads`, `topics_of`, `STALE_SCHEMA`: check values against the schemas of topics.
 - `OwnedSubscription`, `Loss`, `loss_of`, `STALE_EPOCH`, `DELETED`: consume a subscription as its owner.
 - `split_urls`, `check_urls`: the addresses of a broker.
 """
@@ -24,7 +24,7 @@ from oncemq.client.options import ConnectSettings
 from oncemq.client.producer.encoding import Times, make_put
 from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.transport import check_urls, open_transport, split_urls
-from oncemq.client.schemas.claims import KnownSchema, claim_payloads, topics_of
+from oncemq.client.schemas.claims import KnownSchema, claim_payloads, known_of, topics_of
 from oncemq.client.schemas.topic_schemas import STALE as STALE_SCHEMA
 from oncemq.protocol import errors
 
@@ -44,6 +44,7 @@ __all__ = [
     "check_headers",
     "check_urls",
     "claim_payloads",
+    "known_of",
     "loss_of",
     "make_put",
     "split_urls",

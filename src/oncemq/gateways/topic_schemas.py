@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from oncemq.client.gateway_api import STALE_SCHEMA, KnownSchema, claim_payloads, topics_of
+from oncemq.client.gateway_api import STALE_SCHEMA, KnownSchema, claim_payloads, known_of, topics_of
 from oncemq.protocol import errors
-from oncemq.protocol.commands import CHECK_NONE, Operation, Schemas
+from oncemq.protocol.commands import Operation, Schemas
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import SchemasReply
 
@@ -45,10 +45,8 @@ class GatewaySchemas:
         try:
             while True:
                 reply = await self._ask(Schemas(topic, len(known.versions) + 1, _PAGE))
-                versions = (*known.versions, *reply.versions)
-                is_required = bool(versions) and reply.check != CHECK_NONE
-                known = KnownSchema(reply.topic_id, versions, is_required)
-                if len(versions) >= reply.newest:
+                known = known_of(reply, known.versions)
+                if len(known.versions) >= reply.newest:
                     break
         except _NO_SCHEMAS:
             pass

@@ -14,15 +14,26 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from oncemq.client.gateway_api import STALE_SCHEMA, BrokerSession, KnownSchema, Pending, claim_payloads, make_put
+from oncemq.client.gateway_api import (
+    STALE_SCHEMA,
+    BrokerSession,
+    KnownSchema,
+    Pending,
+    claim_payloads,
+    known_of,
+    make_put,
+)
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.put_batcher import BATCH_BYTES_MAX
 from oncemq.protocol import errors
-from oncemq.protocol.commands import CHECK_NONE, Schemas
+from oncemq.protocol.commands import Schemas
 from oncemq.protocol.names import refuse_topic_name
 from oncemq.protocol.replies import SchemasReply
 
 log = logging.getLogger("oncemq.push")
+
+#: Errors after which messages wait, and are sent again.
+_AGAIN = (*errors.TRANSIENT, errors.SessionUnknown, errors.Fenced)
 
 _BATCH_MESSAGES = 5_000
 #: Every broker accepts this size. A larger message waits until the broker has told its limit.
@@ -143,7 +154,6 @@ class Intake:
             self._refused(topic, pending.error)
             return
         topic.pause_s = _PAUSE_S
-        topic.is_looked_up = False
         self._counters.add("publish_stored", len(topic.in_flight))
         self._finish_batch(topic)
 
@@ -152,12 +162,12 @@ class Intake:
             topic.batch_messages = 1
             self._put_back(topic)
             self._send(topic)
-        elif isinstance(error, STALE_SCHEMA) and not topic.is_looked_up:
-            # Once per batch: the broker may refuse what was looked up just now.
+        elif isinstance(error, (*STALE_SCHEMA, errors.SchemaMismatch)) and not topic.is_looked_up:
+            # Once per batch: what was looked up just now may be refused, too.
             topic.is_looked_up = True
             self._put_back(topic)
             self._look_up(topic)
-        elif isinstance(error, (*errors.TRANSIENT, errors.SessionUnknown, errors.Fenced)):
+        elif isinstance(error, _AGAIN):
             self._put_back(topic)
             self._pause(topic, error)
         elif not isinstance(error, errors.ClientClosed):
@@ -177,8 +187,11 @@ class Intake:
     def _looked_up(self, topic: _Topic, pending: Pending) -> None:
         reply = pending.reply
         if isinstance(reply, SchemasReply):
-            is_required = bool(reply.versions) and reply.check != CHECK_NONE
-            self._known[topic.name] = KnownSchema(reply.topic_id, reply.versions, is_required)
+            self._known[topic.name] = known_of(reply)
+        elif isinstance(pending.error, _AGAIN):
+            topic.is_looked_up = False
+            self._pause(topic, pending.error)
+            return
         self._loop.call_soon(self._continue, topic)
 
     def _put_back(self, topic: _Topic) -> None:
@@ -199,6 +212,7 @@ class Intake:
     def _finish_batch(self, topic: _Topic) -> None:
         self._buffered_bytes -= sum(map(len, topic.in_flight)) + _OVERHEAD_BYTES * len(topic.in_flight)
         topic.in_flight = []
+        topic.is_looked_up = False
         self._send(topic)
 
     def _forget_if_empty(self, topic: _Topic) -> None:
@@ -235,7 +249,7 @@ class _Topic:
         self.in_flight: list[bytes] = []
         self.is_pausing = False
         self.is_sending = False
-        #: Its schema was looked up, and nothing was stored since.
+        #: Its schema was looked up for the messages that are sent next.
         self.is_looked_up = False
         self.pause_s = _PAUSE_S
         #: Reduced after a batch was too large.
