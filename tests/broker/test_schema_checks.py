@@ -63,6 +63,13 @@ def test_a_client_that_checked_nothing_is_refused_by_the_engine(rig: Rig) -> Non
     assert code(rig.do(commands.Put("orders", envelope), payload=payload)) == "SCHEMA_UNKNOWN"
 
 
+def test_a_batch_for_a_deleted_topic_of_the_same_name_is_refused_as_such(rig: Rig) -> None:
+    # SCHEMA_MISMATCH would not tell its client to look the schema up again.
+    envelope, payload = _batch(b"{}")
+    envelope = msgspec.structs.replace(envelope, schema_topic_id=1)
+    assert code(rig.do(commands.Put("orders", envelope), payload=payload)) == "SCHEMA_UNKNOWN"
+
+
 def test_the_envelope_and_the_payload_name_the_same_version(rig: Rig) -> None:
     payload = encode_batch([b"{}"], None, None, None, 2)
     envelope = commands.Envelope(1, len(payload), checksum(payload), schema_version=1)

@@ -73,8 +73,11 @@ def checked_bytes(state: State, operation: commands.Operation) -> int:
 
 
 def is_checked(topic: Topic, envelope: commands.Envelope) -> bool:
-    """Whether the broker checks the values of a batch. One that names no version is refused or stored unchecked."""
-    return topic.schema is not None and topic.schema.is_checked and envelope.schema_version > 0
+    """Whether the broker checks the values of a batch. One that names no version is refused or stored unchecked, and one
+    that was checked against the schema of a deleted topic is refused."""
+    if topic.schema is None or not topic.schema.is_checked or not envelope.schema_version:
+        return False
+    return envelope.schema_topic_id in (0, topic.id)
 
 
 def _puts(state: State, operation: commands.Operation) -> Iterator[tuple[Topic | None, commands.Envelope]]:
