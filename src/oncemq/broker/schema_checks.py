@@ -73,7 +73,7 @@ def checked_bytes(state: State, operation: commands.Operation) -> int:
 
 
 def is_checked(topic: Topic, envelope: commands.Envelope) -> bool:
-    """Whether the broker checks the values of a batch. One that names no version is refused or stored unchecked, and one
+    """Whether the broker checks the values of a batch. One that names no version is refused or stored unchecked. One
     that was checked against the schema of a deleted topic is refused."""
     if topic.schema is None or not topic.schema.is_checked or not envelope.schema_version:
         return False

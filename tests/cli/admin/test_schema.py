@@ -100,6 +100,20 @@ def test_stored_messages_are_checked(shell: Shell) -> None:
     assert b"offset 1" not in found.stdout
 
 
+def test_stored_messages_are_checked_against_their_versions(shell: Shell) -> None:
+    topic = shell.topic
+    shell.ok("topics", "create", topic, "--retain", "1h")
+    shell.ok("put", topic, "no JSON")
+    shell.ok("schema", "put", topic, "id: int64 not null, name: string")
+    shell.ok("put", topic, '{"id": 1, "name": "x"}')
+    # Under the rule "backward", a field may be removed: readers ignore it in earlier values.
+    shell.ok("schema", "put", topic, "id: int64 not null")
+    found = shell.run("schema", "check", topic, "--values")
+    assert found.returncode == 4
+    assert found.stdout.startswith(b"offset 0: the value is not JSON")
+    assert b"offset 1" not in found.stdout
+
+
 def test_definitions_are_read_from_files(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
     (tmp_path / "shop.proto").write_text(PROTO)

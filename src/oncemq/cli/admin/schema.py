@@ -294,7 +294,7 @@ def _shortened(text: str, characters_max: int = 60) -> str:
 )
 @_definition_options
 @click.option("--compatibility", type=click.Choice(_RULES), help="Another rule than the topic has.")
-@click.option("--values", is_flag=True, help="Check the stored messages, against the definition or the newest version.")
+@click.option("--values", is_flag=True, help="Check the stored messages, against the definition or their versions.")
 @json_option
 @reaches_broker
 def check(
@@ -329,17 +329,21 @@ def check(
 
 
 def _mismatches(client: Client, topic: str, new: Schema | None) -> Any:
-    """Yield what is wrong with stored messages: against the new schema, or the newest version."""
+    """Yield what is wrong with stored messages: against the new schema, or the versions that they were written with.
+    Those that were written before there was a schema are checked against the newest version."""
     from oncemq.protocol.errors import SchemaUnknown
     from oncemq.protocol.schema.values.codec import codec_of
 
-    known = client.schema(topic)
-    if new is None:
-        if known is None:
-            raise SchemaUnknown(f"topic '{topic}' has no schema")
-        new = known.newest.schema
-    codec = codec_of(new)
+    if new is not None:
+        schemas = [new]
+    elif (known := client.schema(topic)) is not None:
+        schemas = [each.schema for each in known.versions]
+    else:
+        raise SchemaUnknown(f"topic '{topic}' has no schema")
+    codecs = [codec_of(schema) for schema in schemas]
     for message in client.read(topic, "earliest"):
+        # Version n is at index n - 1, and the newest one at the end.
+        codec = codecs[min(message.schema_version, len(codecs)) - 1]
         problem = codec.problem(message.value)
         if problem is not None:
             yield f"offset {message.offset}: {problem}"
