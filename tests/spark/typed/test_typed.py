@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
@@ -22,6 +24,9 @@ from oncemq.protocol.schema.definitions.avro import parse_avro
 from oncemq.protocol.schema.definitions.protobuf import parse_protobuf
 from oncemq.protocol.schema.values.codec import codec_of
 from oncemq.spark.data_source import OnceMQSource
+from oncemq.spark.options import sink_options
+from oncemq.spark.sink import writers
+from oncemq.spark.sink.task import TaskIdentity
 from oncemq.spark.typed.schemas import schema_lookup, topic_schema
 from oncemq.testing.broker_process import BrokerProcess
 
@@ -231,6 +236,49 @@ def test_wrong_options_are_errors(
     with pytest.raises(Exception) as caught:
         typed(spark, broker, **options).collect()
     assert reason in str(caught.value)
+
+
+def write_directly(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, rows: Any, **options: str) -> None:
+    """Write as a task and the driver do, without a JVM."""
+    identity = TaskIdentity(query_id="", batch_id=0, partition=0, attempt=uuid.uuid4().hex)
+    monkeypatch.setattr(writers, "task_identity", lambda: identity)
+    chosen = sink_options({"url": broker.url, "topic": "orders", "schema": "topic", **options}, is_stream=False)
+    writer = writers.BatchWriter(chosen, from_arrow_schema(rows.schema), False)
+    writer.commit([writer.write(iter([rows]))])
+
+
+def test_columns_of_the_schema_are_not_taken_for_those_of_the_message(
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic("orders", retain_ms=3_600_000)
+    put_schema(client, "orders", "id: int64, message_key: string, message_timestamp: timestamp")
+    times = pa.array([5_000_000], pa.timestamp("us", "UTC"))
+    row = pa.record_batch({"id": [1], "message_key": ["k"], "message_timestamp": times})
+    write_directly(broker, monkeypatch, row)
+    (message,) = client.read("orders")
+    assert json.loads(message.value) == {"id": 1, "message_key": "k", "message_timestamp": "1970-01-01T00:00:05Z"}
+    assert message.key is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "reason"),
+    [
+        ({"id": [1]}, {"timestamps": "keep"}, "timestamps=keep needs a column 'message_timestamp'"),
+        ({"id": [1], "message_key": [1]}, {}, "column 'message_key' must be of type binary or string, not bigint"),
+        ({"id": [1], "message_headers": ["h"]}, {}, "column 'message_headers' must be a map from string to binary"),
+    ],
+)
+def test_columns_of_the_message_are_checked_before_tasks_run(
+    broker: BrokerProcess,
+    orders: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: dict[str, list[Any]],
+    options: dict[str, str],
+    reason: str,
+) -> None:
+    with pytest.raises(errors.SettingInvalid, match=reason):
+        write_directly(broker, monkeypatch, pa.record_batch(rows), **options)
+    assert list(orders.read("orders")) == []
 
 
 def test_a_plain_write_to_a_typed_topic_is_checked(spark: SparkSession, broker: BrokerProcess, orders: Client) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, MapType, String
 from oncemq.protocol import errors
 from oncemq.spark.checkpoint.content import batch_content, query_content
 from oncemq.spark.options import SinkOptions
-from oncemq.spark.schema import SPARK_TYPES
+from oncemq.spark.schema import MESSAGE_PREFIX, SPARK_TYPES
 from oncemq.spark.sink.row_digest import WriteContent, rows_content
 from oncemq.spark.sink.staged_write import StagedRows, StagedWrite, staged_rows
 from oncemq.spark.sink.task import task_identity
@@ -126,10 +126,13 @@ def _write_content(options: SinkOptions, staged: Sequence[StagedRows]) -> WriteC
 
 def _checked(schema: StructType, options: SinkOptions) -> TypedTarget | None:
     """Check the columns of the rows. Returns the topic's schema if they are its columns."""
-    if options.is_typed:
-        return typed_target(options, schema)
-    check_schema(schema, options)
-    return None
+    if not options.is_typed:
+        check_schema(schema, options)
+        return None
+    target = typed_target(options, schema)
+    for name in target.extras(schema.fieldNames(), keeps_times=options.keeps_times):
+        _check_type(MESSAGE_PREFIX + name, schema[MESSAGE_PREFIX + name].dataType)
+    return target
 
 
 def _complete(messages: list[WriterCommitMessage | None]) -> list[StagedRows]:
@@ -173,13 +176,14 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
 
 
 def _check_type(name: str, kind: DataType) -> None:
-    allowed = _ALLOWED.get(name)
+    column = name.removeprefix(MESSAGE_PREFIX)
+    allowed = _ALLOWED.get(column)
     if allowed is not None and not isinstance(kind, allowed):
         wanted = " or ".join(one.typeName() for one in allowed)
         raise errors.SettingInvalid(f"column '{name}' must be of type {wanted}, not {kind.simpleString()}: use cast()")
-    if name == "headers" and not (
+    if column == "headers" and not (
         isinstance(kind, MapType)
         and isinstance(kind.keyType, StringType)
         and isinstance(kind.valueType, BinaryType | StringType)
     ):
-        raise errors.SettingInvalid(f"column 'headers' must be a map from string to binary, not {kind.simpleString()}")
+        raise errors.SettingInvalid(f"column '{name}' must be a map from string to binary, not {kind.simpleString()}")

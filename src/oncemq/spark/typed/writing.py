@@ -1,12 +1,13 @@
 """Rows of a DataFrame as messages of a typed topic: checked against its schema, then encoded.
 
 The columns are those of the schema, by name. `message_key`, `message_headers` and, with timestamps=keep,
-`message_timestamp` become the key, the headers and the time of each message.
+`message_timestamp` become the key, the headers and the time of each message, unless the schema has a column of this
+name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -29,7 +30,6 @@ from oncemq.spark.typed.spark_types import arrow_schema_of
 
 #: The size of the batches that are only made to be digested.
 _DIGESTED_BYTES = 1024 * 1024
-_EXTRAS = ("key", "headers", "timestamp")
 
 
 class TypedTarget(msgspec.Struct, frozen=True):
@@ -39,11 +39,17 @@ class TypedTarget(msgspec.Struct, frozen=True):
     topic_id: int
     version: SchemaVersion
 
+    def extras(self, names: Collection[str], *, keeps_times: bool) -> list[str]:
+        """Return which of these columns belong to the message, without their prefix."""
+        taken = {field.name for field in self.version.schema.fields}
+        known = ("key", "headers", "timestamp") if keeps_times else ("key", "headers")
+        return [name for name in known if MESSAGE_PREFIX + name in names and MESSAGE_PREFIX + name not in taken]
+
     def rows(self, batch: Any, *, keeps_times: bool) -> TypedRows:
         """Return the rows of a record batch with exactly the columns of the schema. Raises SchemaMismatch, which names
         the column."""
         table = pa.Table.from_batches([batch])
-        extras = [name for name in _EXTRAS if MESSAGE_PREFIX + name in table.schema.names]
+        extras = self.extras(table.schema.names, keeps_times=keeps_times)
         chosen = [MESSAGE_PREFIX + name for name in extras]
         columns = batch.select(chosen).rename_columns(extras)
         typed = conform(table.drop_columns(chosen), self.version.schema, self.topic)
@@ -64,22 +70,27 @@ class TypedTarget(msgspec.Struct, frozen=True):
 def typed_target(options: SinkOptions, struct: StructType) -> TypedTarget:
     """Look up the schema of the sink's topic, and check the columns of the rows against it.
 
-    Raises SchemaUnknown if the topic has none, SchemaMismatch with the column and both types."""
+    Raises SchemaUnknown if the topic has none, SchemaMismatch with the column and both types, SettingInvalid."""
     client = shared_client(options.url, options.timeout_s)
-    topic_id, version = topic_schema(client, options.topic, options.schema_version)
-    _check_columns(struct, version, options)
-    return TypedTarget(options.topic, topic_id, version)
+    target = TypedTarget(options.topic, *topic_schema(client, options.topic, options.schema_version))
+    extras = target.extras(struct.fieldNames(), keeps_times=options.keeps_times)
+    if options.keeps_times and "timestamp" not in extras:
+        raise errors.SettingInvalid(
+            f"timestamps=keep needs a column '{MESSAGE_PREFIX}timestamp' that is not one of the schema"
+        )
+    _check_columns(struct, target, {MESSAGE_PREFIX + name for name in extras})
+    return target
 
 
-def _check_columns(struct: StructType, version: SchemaVersion, options: SinkOptions) -> None:
-    topic, schema = options.topic, version.schema
+def _check_columns(struct: StructType, target: TypedTarget, extras: Collection[str]) -> None:
+    topic, version, schema = target.topic, target.version.version, target.version.schema
     known = {field.name: field for field in schema.fields}
-    given = {field.name: field for field in struct.fields if field.name not in _allowed_extras(options)}
+    given = {field.name: field for field in struct.fields if field.name not in extras}
     for name in given:
         if name not in known:
             names = ", ".join(known)
             raise errors.SchemaMismatch(
-                f"column '{name}' is not in the schema of '{topic}', version {version.version}, which has {names}"
+                f"column '{name}' is not in the schema of '{topic}', version {version}, which has {names}"
             )
     missing = [field.name for field in schema.fields if field.is_required and field.name not in given]
     if missing:
@@ -87,11 +98,6 @@ def _check_columns(struct: StructType, version: SchemaVersion, options: SinkOpti
     arrow_schema = arrow_schema_of(struct)
     for name, spark_field in given.items():
         _check_type(known[name], arrow_schema.field(name).type, spark_field.dataType.simpleString(), topic)
-
-
-def _allowed_extras(options: SinkOptions) -> list[str]:
-    found = [MESSAGE_PREFIX + "key", MESSAGE_PREFIX + "headers"]
-    return [*found, MESSAGE_PREFIX + "timestamp"] if options.keeps_times else found
 
 
 def _check_type(field: Field, arrow_type: Any, shown: str, topic: str) -> None:
