@@ -396,11 +396,16 @@ def test_an_earlier_number_is_compared_with_what_it_wrote(
 
 
 def test_in_foreach_batch_a_replay_may_compute_other_values(
-    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made(client, "out")
-    for run_id, row in (("first", b"at 12:00"), ("first", b"at 12:00"), ("second", b"at 12:01"), ("", b"at 12:02")):
+    for run_id in ("first", "first", "second"):
+        write_batch(broker, monkeypatch, [[b"at 12:00"]], ("query", 3), run_id, writeId="each", writeNumber="3")
+    assert "already written; nothing was changed" in caplog.text
+    assert "with other rows" not in caplog.text
+    for run_id, row in (("second", b"at 12:01"), ("", b"at 12:02")):
         write_batch(broker, monkeypatch, [[row]], ("query", 3), run_id, writeId="each", writeNumber="3")
+    assert caplog.text.count("already written by an earlier run of the query, with other rows") == 2
     assert values_in(client, "out") == [b"at 12:00"]
     # In one run, other rows are another write.
     with pytest.raises(errors.BatchChanged):

@@ -85,16 +85,18 @@ class BatchWriter(DataSourceArrowWriter):
             return
         writer, number = self.writer_name(), self._options.write_number
         content = _write_content(self._options, staged) if writer else WriteContent(b"")
+        what = "already written"
         try:
-            is_new = self._staged_write.publish(staged, writer, number, content.to_bytes())
+            if self._staged_write.publish(staged, writer, number, content.to_bytes()):
+                return
         except errors.BatchChanged:
-            if not content.is_replay_of(self._staged_write.content_of(writer, number)):
+            known = self._staged_write.content_of(writer, number)
+            if not content.is_replay_of(known):
                 raise
             self._staged_write.abort(messages)
-            is_new = False
-        if not is_new:
-            text = "writeId '%s', writeNumber %d: already written; nothing was changed"
-            _log.warning(text, self._options.write_id, number)
+            if not known.endswith(content.rows):
+                what = "already written by an earlier run of the query, with other rows"
+        _log.warning("writeId '%s', writeNumber %d: %s; nothing was changed", self._options.write_id, number, what)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._staged_write.abort(messages)
