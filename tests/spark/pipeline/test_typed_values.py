@@ -111,6 +111,7 @@ target: {parquet: out}
     [
         ("format: avro", "avro needs a schema"),
         ("format: avro\n  schema_file: none.avsc", "none.avsc can't be read: No such file or directory"),
+        ("format: json\n  schema_file: none.txt", "none.txt can't be read: No such file or directory"),
         ("format: avro\n  schema: '{'", "the Avro definition is not JSON"),
         ("format: protobuf\n  schema: 'message'", "schema"),
         ("format: typed\n  schema: id bigint", "the topic has the schema of typed values"),

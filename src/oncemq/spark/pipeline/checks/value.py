@@ -17,6 +17,7 @@ from oncemq.spark.pipeline.model import (
     Watermark,
 )
 from oncemq.spark.pipeline.problems import Path, Problem, nearest, problem
+from oncemq.spark.pipeline.schema_file import UNREADABLE
 
 _TIMES = ("timestamp", "timestamp_ntz")
 _NESTED = ("array", "map", "struct")
@@ -64,6 +65,8 @@ def _check_typed(value: Value, path: Path) -> Iterator[Problem]:
 
 
 def _check_schema(value: Value, message_columns: tuple[str, ...], path: Path) -> Iterator[Problem]:
+    if value.schema == UNREADABLE:
+        return
     path = (*path, "schema")
     try:
         columns = ddl.parse_columns(value.schema)
