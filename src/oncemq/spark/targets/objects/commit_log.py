@@ -52,10 +52,8 @@ class ObjectCommitLog:
         Raises BatchChanged if the batch, or a later one, was published with other content."""
         last = self._last_batch()
         if last.batch < batch_id:
-            manifest = self._create(new_manifest(self._query_id, batch_id, stages, content))
-            if manifest is None:
-                return
-            self._publish(manifest)
+            # Also if there are no files: otherwise a driver that was suspended could still publish some.
+            self._publish(self._create(new_manifest(self._query_id, batch_id, stages, content)))
         self._clean(batch_id)
         if last.batch >= batch_id:
             is_same = last.is_same(batch_id, content.hex())
@@ -69,16 +67,13 @@ class ObjectCommitLog:
         for attempt in attempts:
             self._remove_all(self._stage_path(batch_id, attempt))
 
-    def _create(self, manifest: Manifest) -> Manifest | None:
-        """Create the manifest of a batch, and return it, or the one that exists already. A batch without files gets no
-        manifest, but it may have one: a replay may have no rows where the first attempt had some."""
+    def _create(self, manifest: Manifest) -> Manifest:
+        """Create the manifest of a batch, and return it, or the one that exists already."""
         path = self._path(f"commits/{manifest.batch:08d}.json")
-        if manifest.entries and self._folder.create(path, msgspec.json.encode(manifest)):
+        if self._folder.create(path, msgspec.json.encode(manifest)):
             return manifest
         raw = self._folder.read(path)
         if raw is None:
-            if not manifest.entries:
-                return None
             raise errors.OnceMQError(f"{self._folder.url}/{path} disappeared; start again")
         found = msgspec.json.decode(raw, type=Manifest)
         is_same = LastBatch(found.batch, found.content).is_same(manifest.batch, manifest.content)
