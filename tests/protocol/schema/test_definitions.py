@@ -140,6 +140,11 @@ def _json_schema(**value: Any) -> str:
         (_json_schema(type="string", pattern="("), "f: the pattern is not a regular expression"),
         (_json_schema(type="string", pattern="^(a+)+$"), "f: the pattern repeats a group that repeats"),
         (_json_schema(type="string", pattern="^((a|b)c)*$"), "f: the pattern repeats a group that repeats or chooses"),
+        (_json_schema(type="string", pattern="^(a|aa){40}$"), "f: the pattern repeats a group that repeats or chooses"),
+        (_json_schema(type="string", pattern="(?x)(a+#)\n)+b"), "f: the pattern has flags or comments"),
+        (_json_schema(type="string", pattern="(a+(?#()b)+"), "f: the pattern has flags or comments"),
+        (_json_schema(type="string", pattern="(?i:a)"), "f: the pattern has flags or comments"),
+        (_json_schema(type="string", pattern="[a-z]" * 1_001), "the patterns of the schema have more than 5,000"),
         (_json_schema(type="integer", minimum=10, maximum="x"), "the constraints of the schema are not valid"),
         ('{"type": "array", "items": {"type": "string"}}', "the values of a topic are objects"),
         (PROTO, "name the message of the values with `message`; the definition has shop.Line, shop.Order"),
@@ -308,3 +313,15 @@ def test_what_the_compiler_says_is_in_the_error_without_paths_of_this_machine() 
         parse_definition('syntax = "proto3";\nmessage A { int33 x = 1; }')
     assert '"int33" is not defined' in str(raised.value)
     assert tempfile.gettempdir() not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"^(\d{1,3}\.){3}\d{1,3}$", r"^(?:ab|c)?(?P<x>d)(?=e)[(?i)]+\(\?i\)$", "^([0-9]{3}-?){12}$"]
+)
+def test_patterns_in_use_are_accepted(pattern: str) -> None:
+    parse_definition(_property({"type": "string", "pattern": pattern}))
+
+
+def test_a_decimal_comes_back_from_json_schema_without_a_limit() -> None:
+    schema = parse_definition("price: decimal(10,2)")
+    assert parse_definition(json.dumps(to_json_schema(schema))).fields == schema.fields

@@ -20,6 +20,8 @@ NUMBER: Final = "protobuf.number"
 #: A regular expression for strings. Longer strings do not match: the time of a match may grow faster than the string.
 PATTERN: Final = "pattern"
 PATTERN_CHARACTERS_MAX: Final = 1_000
+#: All patterns of a schema together: a set of many characters takes milliseconds to compile.
+PATTERNS_CHARACTERS_MAX: Final = 5_000
 
 #: Names of constraints → of the attributes of `msgspec.Meta`.
 OF_NUMBERS: Final[dict[str, str]] = {
@@ -41,25 +43,30 @@ def meta_of(constraints: dict[str, Any] | Any, names: dict[str, str]) -> dict[st
 
 
 _UNBOUNDED = re.compile(r"[*+]|\{\d*,\d*\}")
+#: What repeats a group often: two or more digits, too.
+_REPEATED = re.compile(r"[*+]|\{\d*,\d*\}|\{\d{2,}\}")
+_FLAGS = re.compile(r"\(\?(?:#|[aiLmsux-]+[:)])")
 _ESCAPED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]", re.DOTALL)
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """Return why a regular expression is not accepted: it is not valid, or repeats a group that itself repeats or
-    chooses, for which a match can take exponential time."""
+    """Return why a regular expression is not accepted: it is not valid, has flags or comments, which JSON Schema has
+    not, or repeats a group that itself repeats or chooses, for which a match can take exponential time."""
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         return f"the pattern is not a regular expression: {error}"
     # Escapes and sets can't repeat anything.
     plain = _ESCAPED.sub("x", pattern)
+    if _FLAGS.search(plain):
+        return "the pattern has flags or comments, which JSON Schema does not have: remove them"
     open_groups: list[bool] = []
     for at, character in enumerate(plain):
         if character == "(":
             open_groups.append(False)
         elif character == ")" and open_groups:
             varies = open_groups.pop()
-            repeats = _UNBOUNDED.match(plain, at + 1) is not None
+            repeats = _REPEATED.match(plain, at + 1) is not None
             if varies and repeats:
                 return "the pattern repeats a group that repeats or chooses: its match could take too long"
             if open_groups:

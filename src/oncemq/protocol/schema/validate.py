@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from oncemq.protocol import errors, limits
-from oncemq.protocol.schema.constraints import PATTERN, pattern_problem
+from oncemq.protocol.schema.constraints import PATTERN, PATTERNS_CHARACTERS_MAX, pattern_problem
 from oncemq.protocol.schema.fields_text import DEPTH_MAX, type_text
 from oncemq.protocol.schema.model import (
     PRECISION_MAX,
@@ -26,17 +26,27 @@ _FORBIDDEN = re.compile(r'[\x00-\x1f"\\]')
 
 
 class FieldCount:
-    """Counts the fields of a schema on all levels. A definition that uses its named types several times can have many
-    more of them than lines, so whoever reads one counts, and stops at the limit."""
+    """Counts the fields of a schema on all levels, and the characters of their patterns. A definition that uses its
+    named types several times can have many more fields than lines, so whoever reads one counts, and stops at the
+    limit."""
 
     def __init__(self) -> None:
         self._count = 0
+        self._pattern_characters = 0
 
     def add(self) -> None:
         """Raise SchemaInvalid at the first field too many."""
         self._count += 1
         if self._count > limits.SCHEMA_FIELDS_MAX:
             raise errors.SchemaInvalid(f"the schema has more than {limits.SCHEMA_FIELDS_MAX} fields")
+
+    def add_pattern(self, pattern: str) -> None:
+        """Raise SchemaInvalid if the patterns are too long together."""
+        self._pattern_characters += len(pattern)
+        if self._pattern_characters > PATTERNS_CHARACTERS_MAX:
+            raise errors.SchemaInvalid(
+                f"the patterns of the schema have more than {PATTERNS_CHARACTERS_MAX:,} characters"
+            )
 
 
 def validate_schema(schema: Schema) -> None:
@@ -64,12 +74,18 @@ def _validate_fields(fields: tuple[Field, ...], path: str, depth: int, count: Fi
         if field.name in names:
             raise errors.SchemaInvalid(f"{where}: there are two fields with this name")
         names.add(field.name)
-        problem = pattern_problem(str(field.constraints[PATTERN])) if PATTERN in field.constraints else None
-        if problem is not None:
-            raise errors.SchemaInvalid(f"{where}: {problem}")
+        if PATTERN in field.constraints:
+            _validate_pattern(str(field.constraints[PATTERN]), where, count)
         _validate_type(field.type, where, depth, count)
         if field.default is not None:
             _validate_default(field, where)
+
+
+def _validate_pattern(pattern: str, path: str, count: FieldCount) -> None:
+    count.add_pattern(pattern)
+    problem = pattern_problem(pattern)
+    if problem is not None:
+        raise errors.SchemaInvalid(f"{path}: {problem}")
 
 
 def _validate_default(field: Field, path: str) -> None:

@@ -13,7 +13,18 @@ from typing import Any, NoReturn
 from oncemq.protocol import errors
 from oncemq.protocol.schema import constraints
 from oncemq.protocol.schema.fields_text import parse_type
-from oncemq.protocol.schema.model import ITEM, VALUE, Field, ListType, MapType, Scalar, ScalarKind, Schema, StructType
+from oncemq.protocol.schema.model import (
+    ITEM,
+    VALUE,
+    Decimal,
+    Field,
+    ListType,
+    MapType,
+    Scalar,
+    ScalarKind,
+    Schema,
+    StructType,
+)
 from oncemq.protocol.schema.model import Type as SchemaType
 from oncemq.protocol.schema.validate import FieldCount
 
@@ -93,6 +104,9 @@ class _Reader:
             nullable = nullable or None in allowed
             limits[constraints.ENUM] = [each for each in allowed if each is not None]
         kind = self._type(others[0], value, path, refs)
+        if isinstance(kind, Decimal):
+            # The pattern in the definition of a decimal is that of its type.
+            limits.pop(constraints.PATTERN, None)
         default = value.get("default")
         return Field(
             name, kind, nullable or (not required and default is None), default, value.get("description", ""), limits
