@@ -105,9 +105,11 @@ def _moment(text: str | None, option: str) -> datetime | None:
 
 
 def _show(stats: Stats) -> None:
+    from oncemq.spark.stats.report import rate_text
+
     heads = ("TOPIC", "MESSAGES", "BYTES", "PER S", "SIZE P50", "P99", "MAX")
     rows = [
-        (one.topic, one.messages, bytes_text(one.bytes), f"{one.per_s:,.1f}", one.size_p50, one.size_p99, one.size_max)
+        (one.topic, one.messages, bytes_text(one.bytes), rate_text(one.per_s), one.size_p50, one.size_p99, one.size_max)
         for one in stats.topics
     ]
     for line in table(heads, rows):

@@ -79,7 +79,7 @@ def _topics(sized: DataFrame) -> tuple[TopicStats, ...]:
             first_ms=row.first_ms,
             last_ms=row.last_ms,
             keys=row["keys"],
-            per_s=round(row.messages / max(1.0, (row.last_ms - row.first_ms) / 1000), 3),
+            per_s=row.messages / max(1.0, (row.last_ms - row.first_ms) / 1000),
         )
         for row in rows.orderBy("topic").collect()
     )

@@ -101,7 +101,7 @@ def _topic_row(topic: TopicStats) -> tuple[str, ...]:
         topic.topic,
         f"{topic.messages:,}",
         terminal.bytes_text(topic.bytes),
-        f"{topic.per_s:,.1f}",
+        rate_text(topic.per_s),
         *sizes,
         f"{topic.keys:,}",
         time_text(topic.first_ms, 0),
@@ -212,6 +212,14 @@ def number_text(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{name}"
     return f"{value:.3g}"
+
+
+def rate_text(value: float) -> str:
+    """
+    >>> rate_text(1234.56), rate_text(2.0), rate_text(0.02)
+    ('1,234.6', '2.0', '0.02')
+    """
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def bytes_text(value: float) -> str:
