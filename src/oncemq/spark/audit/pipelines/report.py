@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from oncemq.terminal import count_of
+
 #: The faults of a pipeline, as text. The first three count rows, the others count micro-batches, topics or entries.
 _FAULTS = {
     "lost": "lost",
@@ -69,8 +71,9 @@ class PipelineResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def summary(self) -> str:
         faults = [f"{count:,} {_FAULTS[name].upper()}" for name, count in self.faults.items()]
-        rows = [] if self.rows is None else [f"{self.rows:,} rows"]
-        parts = [f"{self.messages:,} messages in complete micro-batches", *rows, *faults, *self._verdict()]
+        rows = [] if self.rows is None else [count_of(self.rows, "row")]
+        messages = f"{count_of(self.messages, 'message')} in complete micro-batches"
+        parts = [messages, *rows, *faults, *self._verdict()]
         text = f"{self.pipeline} → {self.target}: " + ", ".join(parts)
         return f"{text} ({'; '.join(self.remarks)})" if self.remarks else text
 
