@@ -38,6 +38,14 @@ def test_workers_import_what_is_installed_and_keep_the_rest_of_their_path(tmp_pa
     assert output(places[0])[0] == "None"
 
 
+def test_a_process_that_only_names_the_columns_does_not_import_arrow() -> None:
+    program = (
+        "import sys; from pyspark_oncemq import DefaultSource; DefaultSource({'topic': 'orders'}).schema(); "
+        "print(*({'pyarrow', 'numpy', 'pandas'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "\n"
+
+
 @pytest.mark.usefixtures("cache")
 def test_another_spark_keeps_its_own_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
