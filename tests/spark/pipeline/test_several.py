@@ -176,22 +176,48 @@ def test_updates_of_a_topic_are_the_groups_that_changed_once(
     for word, colour in (("sky", "blue"), ("sea", "blue"), ("sun", "red")):
         client.put("colours", json.dumps({"word": word, "colour": colour}))
 
-    def found() -> list[tuple[str, int]]:
-        values = [json.loads(message.value) for message in client.read("counts", 0)]
-        return [(value["colour"], value["many"]) for value in values]
-
     client.put_many("words", ["sky", "sun", "sea"])
     assert run(counts(tmp_path), url=broker.url, session=spark).rows == 3
-    assert sorted(found()) == [("blue", 2), ("red", 1)]
+    assert sorted(written(client)) == [("blue", 2), ("red", 1)]
     client.put("words", "sky")
     assert run(counts(tmp_path), url=broker.url, session=spark).rows == 1
-    assert found()[2:] == [("blue", 3)]
-    # The checkpoint loses the last entry of its commit log: the batch is repeated.
-    commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    commits[-1].unlink()
-    (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    assert written(client)[2:] == [("blue", 3)]
+    forget_last_commit(tmp_path)
     run(counts(tmp_path), url=broker.url, session=spark)
-    assert found()[2:] == [("blue", 3)]
+    assert written(client)[2:] == [("blue", 3)]
+
+
+def test_the_complete_output_of_a_topic_has_all_groups_in_each_batch_once(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path
+) -> None:
+    client.subscribe("words", "counts.words")
+    client.subscribe("counts", "reader")
+    client.create_topic("colours", retain_ms=1_000_000)
+    for word, colour in (("sky", "blue"), ("sun", "red")):
+        client.put("colours", json.dumps({"word": word, "colour": colour}))
+    pipeline = msgspec.structs.replace(counts(tmp_path), output="complete")
+
+    client.put_many("words", ["sky", "sun"])
+    assert run(pipeline, url=broker.url, session=spark).rows == 2
+    assert sorted(written(client)) == [("blue", 1), ("red", 1)]
+    client.put("words", "sky")
+    assert run(pipeline, url=broker.url, session=spark).rows == 1
+    assert sorted(written(client)[2:]) == [("blue", 2), ("red", 1)]
+    forget_last_commit(tmp_path)
+    run(pipeline, url=broker.url, session=spark)
+    assert len(written(client)) == 4
+
+
+def written(client: Client) -> list[tuple[str, int]]:
+    values = [json.loads(message.value) for message in client.read("counts", 0)]
+    return [(value["colour"], value["many"]) for value in values]
+
+
+def forget_last_commit(folder: Path) -> None:
+    """The checkpoint loses the last entry of its commit log: the batch is repeated."""
+    last = max((folder / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
 
 
 def _until(condition: Any) -> None:
