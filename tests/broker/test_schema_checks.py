@@ -12,9 +12,10 @@ from oncemq.broker.requests import work
 from oncemq.engine.decide.decision import Decision
 from oncemq.protocol import commands, replies
 from oncemq.protocol.batch import checksum, encode_batch
-from oncemq.protocol.replies import Done
+from oncemq.protocol.replies import Done, Refusal
 from oncemq.protocol.schema import Schema, parse_fields
 from oncemq.protocol.schema.definitions.parse import parse_definition
+from oncemq.protocol.schema.model import Field, ListType, Scalar, Type
 from tests.broker.rig import Rig, code
 from tests.protocol.schema.test_definitions import AVRO
 
@@ -119,6 +120,20 @@ def test_checks_count_as_work_of_the_peer(rig: Rig) -> None:
     checked = work.units_of(state, command, Decision(Done()))
     rig.do(commands.PutSchema("orders", None, "", "client"), session="bob")
     assert checked > 100 > work.units_of(state, command, Decision(Done()))
+
+
+def test_a_large_schema_overdraws_the_turn_of_its_peer_however_its_fields_are_nested(rig: Rig) -> None:
+    # The broker makes what checks its values, which takes tens of milliseconds.
+    text = ", ".join(f"f{number}: int64" for number in range(1_000))
+    state = rig.broker.engine.state
+    for definition in (text, f"one: struct<{text}>"):
+        command = rig.numbered(commands.PutSchema("orders", Schema(parse_fields(definition))))
+        assert work.units_of(state, command, Decision(Done())) > work.OVERDRAFT_UNITS_MIN
+    nested: Type = Scalar("int64")
+    for _ in range(2_000):
+        nested = ListType(Field("item", nested))
+    command = rig.numbered(commands.PutSchema("orders", Schema((Field("deep", nested),))))
+    assert work.units_of(state, command, Decision(Refusal("SCHEMA_INVALID", ""))) > work.OVERDRAFT_UNITS_MIN
 
 
 def test_an_exception_during_a_check_ends_the_command_and_not_the_broker(

@@ -18,6 +18,7 @@ from oncemq.engine.state.state import State
 from oncemq.protocol import commands, replies
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.patterns import is_pattern
+from oncemq.protocol.schema.model import count_fields
 
 #: Work of one peer until another peer gets its turn.
 TURN_UNITS_MAX = 150
@@ -44,7 +45,9 @@ _HEADER_BYTES_PER_UNIT = 1024
 _PUT_BYTES_PER_UNIT = 64 * 1024
 #: Payloads that are decoded to check their values.
 _CHECKED_BYTES_PER_UNIT = 1024
-#: Fields of a new schema that are compared with those of earlier versions.
+#: Fields of a new schema, whose values the broker must be able to check, and fields of earlier versions that it is
+#: compared with.
+_UNITS_PER_NEW_FIELD = 2
 _FIELDS_PER_UNIT = 8
 #: Payloads that are read after the sync.
 _FETCH_BYTES_PER_UNIT = 16 * 1024
@@ -207,9 +210,12 @@ def _remove_keys(_state: State, operation: commands.RemoveKeys) -> int:
 def _put_schema(state: State, operation: commands.PutSchema) -> int:
     topic = state.topics.get(operation.topic)
     known = topic.schema if topic is not None else None
-    if operation.schema is None or known is None:
+    if operation.schema is None:
         return 0
-    return sum(len(each.schema.fields) for each in known.versions) // _FIELDS_PER_UNIT
+    units = count_fields(operation.schema.fields) * _UNITS_PER_NEW_FIELD
+    if known is not None:
+        units += sum(count_fields(each.schema.fields) for each in known.versions) // _FIELDS_PER_UNIT
+    return units
 
 
 _OPERATIONS: dict[type, Callable[[State, Any], int]] = {

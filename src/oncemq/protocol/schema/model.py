@@ -130,7 +130,12 @@ def nested_fields(kind: Type) -> tuple[Field, ...]:
 
 def count_fields(fields: tuple[Field, ...]) -> int:
     """Return the number of fields on all levels."""
-    return sum(1 + count_fields(nested_fields(field.type)) for field in fields)
+    # Without recursion: the schema of a peer may be nested to any depth.
+    count, left = 0, list(fields)
+    while left:
+        count += 1
+        left += nested_fields(left.pop().type)
+    return count
 
 
 def same_types(left: Type, right: Type) -> bool:
