@@ -10,15 +10,23 @@ import pyarrow as pa
 from oncemq.arrow.payloads import MessageColumns, Payload, build_payloads
 from oncemq.arrow.typed_payloads import TypedRows, build_typed_payloads
 from oncemq.protocol.batch import split
-from oncemq.protocol.schema import Field, SchemaVersion
+from oncemq.protocol.schema import Field, Schema, SchemaVersion
 from oncemq.protocol.schema.constraints import NUMBER
 from oncemq.protocol.schema.model import nested_fields
 from oncemq.protocol.schema.values.codec import codec_of
 from oncemq.protocol.schema.values.payload import check_values
 
 
-def encode_rows(rows: TypedRows, version: SchemaVersion, topic: str, bytes_max: int) -> Iterator[Payload]:
-    """Encode rows, whose columns are those of the schema, as batches of at most `bytes_max`.
+def is_checked_by_row(schema: Schema) -> bool:
+    """Whether rows, whose columns are those of the schema, may still contain a value that it does not allow."""
+    return schema.encoding != "json" or _has_limits(schema.fields)
+
+
+def encode_rows(
+    rows: TypedRows, version: SchemaVersion, topic: str, bytes_max: int, first: int = 0
+) -> Iterator[Payload]:
+    """Encode rows, whose columns are those of the schema, as batches of at most `bytes_max`. `first` is the number of
+    the first row, for error texts.
 
     Raises SchemaMismatch for a value that its constraints or its encoding do not allow."""
     schema = version.schema
@@ -26,7 +34,6 @@ def encode_rows(rows: TypedRows, version: SchemaVersion, topic: str, bytes_max: 
         yield from build_payloads(_encoded(rows, version), bytes_max, version.version)
         return
     is_limited = _has_limits(schema.fields)
-    first = 0
     for payload in build_typed_payloads(rows, version, bytes_max):
         if is_limited:
             check_values(payload_values(payload.payload), schema, topic, first)

@@ -83,6 +83,11 @@ def test_a_limit_of_the_schema_holds_for_frames(client: oncemq.Client) -> None:
     put_schema(client, "people", limited)
     with pytest.raises(errors.SchemaMismatch, match="message 1 for 'people' does not match the schema: age"):
         client.put_frame("people", pa.table({"age": [1, -1]}))
+    # Neither the batches nor the parts of a large frame that match are stored.
+    large = pa.concat_tables([pa.table({"age": [1] * 200_000}), pa.table({"age": [1, -1]})])
+    with pytest.raises(errors.SchemaMismatch, match="message 200001 for 'people' does not match the schema: age"):
+        client.put_frame("people", large)
+    assert list(client.read("people")) == []
     assert client.put_frame("people", pa.table({"age": [1, 2]})).count == 2
 
 
@@ -110,6 +115,15 @@ def test_rows_of_two_versions_are_read_as_either(client: oncemq.Client) -> None:
         {"id": 3, "state": "new"},
     ]
     assert client.read_frame("orders", version=1).schema.names == ["id", "name", "price"]
+
+
+def test_rows_of_a_deleted_topic_are_not_read_by_the_schema_of_another_one(client: oncemq.Client) -> None:
+    put_schema(client, "orders", "id: int64 not null")
+    receipt = client.put_frame("orders", pa.table({"id": [1]}))
+    schemas = client._context.frame_schemas
+    client._driver.run(schemas.find("orders", receipt.topic_id, 1))
+    with pytest.raises(errors.SchemaUnknown, match="the topic was deleted since"):
+        client._driver.run(schemas.find("orders", receipt.topic_id - 1, 1))
 
 
 def test_a_subscription_delivers_frames_and_acks_them(client: oncemq.Client) -> None:

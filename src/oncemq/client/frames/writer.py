@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from oncemq.arrow.frames import as_table, conform, key_column
 from oncemq.arrow.typed_payloads import TypedRows
-from oncemq.arrow.typed_rows import encode_rows
+from oncemq.arrow.typed_rows import encode_rows, is_checked_by_row
 from oncemq.client.producer.encoding import Headers, Times, headers_as_bytes, times_of
-from oncemq.client.runtime.flow import Flow
+from oncemq.client.runtime.flow import Flow, Outside
 from oncemq.protocol.batch import checksum, encode_headers
 from oncemq.protocol.commands import Envelope, Put
 
@@ -51,15 +52,22 @@ def put_frame(producer: Producer[Any], schemas: FrameSchemas, options: FrameOpti
     topic_id, version = yield from schemas.ask(options.topic, options.version)
     limit = producer.driver.core.batch_bytes_max
     bytes_max = min(_BATCH_BYTES, limit) if limit else _BATCH_BYTES
-    return (yield from producer.put_batches(options.topic, _batches(options, topic_id, version, bytes_max)))
+    batches = partial(_batches, options, topic_id, version, bytes_max)
+    if is_checked_by_row(version.schema):
+        # All of them first: a row that does not match must not leave a part of the frame behind.
+        checked = batches()
+        while (yield Outside(partial(next, checked, None))) is not None:
+            pass
+    return (yield from producer.put_batches(options.topic, batches()))
 
 
 def _batches(
     options: FrameOptions, topic_id: int, version: SchemaVersion, bytes_max: int
 ) -> Iterator[tuple[Put, bytes]]:
     times = options.times
+    first = 0
     for rows in _rows(options, version):
-        for part in encode_rows(rows, version, options.topic, bytes_max):
+        for part in encode_rows(rows, version, options.topic, bytes_max, first):
             envelope = Envelope(
                 part.rows,
                 len(part.payload),
@@ -71,6 +79,7 @@ def _batches(
                 topic_id,
             )
             yield Put(options.topic, envelope), part.payload
+        first += rows.values.num_rows
 
 
 def _rows(options: FrameOptions, version: SchemaVersion) -> Iterator[TypedRows]:
