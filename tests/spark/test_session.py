@@ -105,6 +105,7 @@ def test_the_same_master_gives_the_same_session_and_another_is_refused(spark: Sp
 
 
 def test_a_run_without_a_session_uses_that_of_the_process_and_does_not_stop_it(spark: SparkSession) -> None:
+    assert (session.session_setting("spark.master"), session.session_setting("spark.jars.packages")) == ("local[2]", "")
     with session.session_for(None, "run", "local[2]", None) as used:
         assert used.sparkContext is spark.sparkContext
     assert spark.range(3).count() == 3
