@@ -112,8 +112,9 @@ class DeadLetterWriter(DataSourceStreamArrowWriter):
         self.writer.commit(_inner(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        self._letters.abort([each.letters for each in _found(messages)])
         self.writer.abort(_inner(messages), batchId)
+        # If this fails, because the broker is away, they expire there.
+        self._letters.abort([each.letters for each in _found(messages)])
 
 
 def _writer_name(identity: TaskIdentity) -> str:
