@@ -241,6 +241,16 @@ def test_a_batch_that_an_earlier_version_wrote_is_recognised(sink: Sink, checkpo
     assert sink.numbers() == list(range(20))
 
 
+def test_a_batch_whose_checkpoint_could_not_be_read_is_recognised(sink: Sink, checkpoint: Checkpoint) -> None:
+    run_planned(sink, checkpoint, 0, range(10))
+    sink.run([range(10, 20)], batch=1)
+    for batch in (1, 2):
+        run_planned(sink, checkpoint, batch, range(batch * 10, batch * 10 + 10))
+    with pytest.raises(errors.BatchChanged):
+        run_planned(sink, checkpoint, 2, range(20, 40))
+    assert sink.numbers() == list(range(30))
+
+
 def test_a_delta_table_keeps_the_content_when_its_log_is_cleaned_up(tmp_path: Path, checkpoint: Checkpoint) -> None:
     sink = DeltaFolder(tmp_path / "numbers")
     run_planned(sink, checkpoint, 0, range(10))

@@ -209,22 +209,21 @@ def content_id(query_id: str) -> str:
 
 
 def content_version(content: bytes) -> int:
-    """A version is a number of 63 bits."""
+    """A version is a number of 63 bits; 0 = the content is not known."""
     return int.from_bytes(content[:8]) >> 1
 
 
 def _transactions(query_id: str, batch_id: int, content: bytes) -> list[Any]:
     now_ms = int(time.time() * 1000)
-    found = [Transaction(query_id, batch_id, now_ms)]
-    if content:
-        found.append(Transaction(content_id(query_id), content_version(content), now_ms))
-    return found
+    # Also if the content is not known: otherwise that of an earlier batch would remain.
+    versions = {query_id: batch_id, content_id(query_id): content_version(content)}
+    return [Transaction(name, version, now_ms) for name, version in versions.items()]
 
 
 def _is_same(table: Any, query_id: str, content: bytes, *, is_last: bool) -> bool:
     """Whether the last batch of the query is this one, as far as its content is known."""
     version = table.transaction_version(content_id(query_id))
-    return not content or version is None or (is_last and int(version) == content_version(content))
+    return not content or not version or (is_last and int(version) == content_version(content))
 
 
 def _check_type(name: str, kind: Any) -> None:

@@ -27,7 +27,7 @@ class _Commit(msgspec.Struct, frozen=True):
     version: int
     query: str
     batch: int
-    #: What the log has of the digest of the micro-batch.
+    #: What the log has of the digest of the micro-batch; None, 0 = it is not known.
     content: int | None
     added: tuple[str, ...]
 
@@ -58,7 +58,7 @@ def read_delta(
         count=sum(count_rows(folder, {0: ours}).values()),
         last_batch=last_batch(table, query_id),
         rows_by_batch=_rows_by_batch(folder, own, active, existing) if is_whole else None,
-        contents={each.batch: _stored(each.content) for each in own if each.content is not None},
+        contents={each.batch: _stored(each.content) for each in own if each.content},
         stored_digest=lambda digest: _stored(content_version(digest)),
         missing_files=tuple(sorted(active - existing)),
         has_other_writers=bool(others) if is_whole or others else None,
