@@ -173,6 +173,8 @@ def test_a_stager_checks_batches_that_were_encoded_elsewhere(typed: oncemq.Clien
     stager.add(2, encode_batch([b'{"id": 1}', b'{"id": 2}']))
     with pytest.raises(errors.SchemaMismatch, match="message 1 for 'orders'"):
         stager.add(2, encode_batch([b'{"id": 3}', b"{}"]))
+    with pytest.raises(errors.Malformed, match="names version 1 of its schema, and its envelope none"):
+        stager.add(1, encode_batch([b'{"id": 3}'], None, None, None, 1))
     typed.commit("w", 1, "orders", [("s", stager.finish())])
     assert _values(typed) == [{"id": 1}, {"id": 2}]
 

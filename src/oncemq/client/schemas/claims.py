@@ -145,7 +145,9 @@ def _claimed(
     if envelope.schema_version or known is None or not known.is_required or known.newest is None:
         return envelope, payload
     raw = bytes(payload)
-    assert not schema_version_of(raw)
+    named = schema_version_of(raw)
+    if named:
+        raise errors.Malformed(f"a batch for '{topic}' names version {named} of its schema, and its envelope none")
     version = _match(topic, raw, known.versions if lowest else known.versions[-1:])
     raw = with_schema_version(raw, version)
     claimed = msgspec.structs.replace(
