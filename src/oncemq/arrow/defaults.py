@@ -7,7 +7,7 @@ from typing import Any
 
 from oncemq.arrow.object_columns import object_columns
 from oncemq.protocol.schema import Field
-from oncemq.protocol.schema.values.json_types import decode_default
+from oncemq.protocol.schema.values.defaults import decode_default
 
 
 def default_scalar(field: Field) -> Any:

@@ -18,6 +18,7 @@ from oncemq.protocol.schema import Schema, validate_schema
 from oncemq.protocol.schema.constraints import without_patterns
 from oncemq.protocol.schema.extras import missing_for
 from oncemq.protocol.schema.values.codec import Codec, codec_of
+from oncemq.protocol.schema.values.defaults import validate_defaults
 from oncemq.protocol.schema.values.payload import check_payload
 
 
@@ -98,16 +99,18 @@ def _refuse_schema(state: State, operation: commands.PutSchema) -> Refusal | Non
     missing = missing_for(schema.encoding)
     if missing:
         if check != commands.CHECK_BROKER:
-            return None
+            return _refuse_unusable(schema, has_codec=False)
         text = f"this broker can't check values in {schema.encoding}: pip install 'oncemq[{missing}]' where it runs"
         return Refusal("UNSUPPORTED", text)
-    return _refuse_unusable(schema)
+    return _refuse_unusable(schema, has_codec=True)
 
 
-def _refuse_unusable(schema: Schema) -> Refusal | None:
+def _refuse_unusable(schema: Schema, *, has_codec: bool) -> Refusal | None:
     try:
         validate_schema(schema)
-        codec_of(schema)
+        validate_defaults(schema.fields)
+        if has_codec:
+            codec_of(schema)
     except errors.SchemaInvalid as error:
         return Refusal(error.code, error.text)
     return None

@@ -6,7 +6,7 @@ import re
 
 from oncemq.protocol import errors, limits
 from oncemq.protocol.schema.constraints import PATTERN, PATTERNS_CHARACTERS_MAX, pattern_problem
-from oncemq.protocol.schema.fields_text import DEPTH_MAX, type_text
+from oncemq.protocol.schema.fields_text import DEPTH_MAX
 from oncemq.protocol.schema.model import (
     PRECISION_MAX,
     Decimal,
@@ -17,7 +17,6 @@ from oncemq.protocol.schema.model import (
     Type,
     nested_fields,
 )
-from oncemq.protocol.schema.values.json_types import decode_default
 
 #: Types of the keys of maps.
 KEY_KINDS = frozenset(("string", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"))
@@ -77,8 +76,6 @@ def _validate_fields(fields: tuple[Field, ...], path: str, depth: int, count: Fi
         if PATTERN in field.constraints:
             _validate_pattern(str(field.constraints[PATTERN]), where, count)
         _validate_type(field.type, where, depth, count)
-        if field.default is not None:
-            _validate_default(field, where)
 
 
 def _validate_pattern(pattern: str, path: str, count: FieldCount) -> None:
@@ -86,13 +83,6 @@ def _validate_pattern(pattern: str, path: str, count: FieldCount) -> None:
     problem = pattern_problem(pattern)
     if problem is not None:
         raise errors.SchemaInvalid(f"{path}: {problem}")
-
-
-def _validate_default(field: Field, path: str) -> None:
-    try:
-        decode_default(field)
-    except ValueError as error:
-        raise errors.SchemaInvalid(f"{path}: its default is not of type {type_text(field.type)}: {error}") from None
 
 
 def _validate_type(kind: Type, path: str, depth: int, count: FieldCount) -> None:

@@ -15,6 +15,7 @@ from oncemq.protocol.schema.fingerprint import decode_schema, encode_schema
 from oncemq.protocol.schema.model import DefinitionKind, Encoding, Schema
 from oncemq.protocol.schema.validate import validate_schema
 from oncemq.protocol.schema.values.codec import codec_of
+from oncemq.protocol.schema.values.defaults import validate_defaults
 
 KINDS: Final[tuple[DefinitionKind, ...]] = get_args(DefinitionKind)
 ENCODINGS: Final[tuple[Encoding, ...]] = get_args(Encoding)
@@ -49,6 +50,7 @@ def parse_definition(
     try:
         schema = _parse(definition, kind, encoding, message)
         validate_schema(schema)
+        validate_defaults(schema.fields)
         # What can't be stored and read again is not a schema: a comment that is a number, a name that is not UTF-8.
         decode_schema(encode_schema(schema))
     except (

@@ -90,23 +90,6 @@ def struct_of(name: str, fields: tuple[Field, ...]) -> type[msgspec.Struct]:
     return msgspec.defstruct(name, entries, rename=rename, forbid_unknown_fields=True, gc=False, kw_only=True)
 
 
-def decode_default(field: Field) -> msgspec.Struct:
-    """Return a struct whose only member, `f0`, is the default of a field. Raises ValueError if the default is not a
-    value of the field. A pattern does not count."""
-    default = field.default
-    if isinstance(field.type, Decimal) and isinstance(default, int):
-        # Spark has decimals in the place of large integers.
-        default = str(default)
-    try:
-        kind = struct_of("Default", (constraints.without_pattern(field),))
-        found: msgspec.Struct = msgspec.json.decode(
-            msgspec.json.encode({field.name: default}), type=kind, dec_hook=dec_hook
-        )
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(str(error).partition(" - at `")[0].replace("`", "")) from None
-    return found
-
-
 def field_type(field: Field) -> Any:
     """Return the Python type of a field's values."""
     kind = _type(field.type, dict(field.constraints))
