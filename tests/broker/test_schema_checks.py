@@ -9,7 +9,9 @@ import pytest
 
 from oncemq.broker import schema_checks
 from oncemq.broker.requests import work
+from oncemq.engine import events
 from oncemq.engine.decide.decision import Decision
+from oncemq.engine.event_bytes import REFUSAL_BYTES_MAX, need_bytes
 from oncemq.protocol import commands, replies
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.replies import Done, Refusal
@@ -155,3 +157,38 @@ def test_a_schema_whose_definition_has_other_fields_is_refused(rig: Rig) -> None
     lying = msgspec.structs.replace(schema, fields=SCHEMA.fields)
     rig.do(commands.CreateTopic("events"))
     assert code(rig.do(commands.PutSchema("events", lying, "", "broker"))) == "SCHEMA_INVALID"
+
+
+WIDE = "struct<" + ", ".join(f"{'ü' * 100}{n}: int64" for n in range(1_000)) + ">"
+
+
+@pytest.mark.parametrize(
+    ("operation", "value", "expected"),
+    [
+        (None, b'{"wide": 1}', "SCHEMA_MISMATCH"),
+        (commands.PutSchema("events", Schema(parse_fields("wide: int64"))), b"", "SCHEMA_INCOMPATIBLE"),
+    ],
+)
+def test_a_refusal_takes_no_more_journal_than_its_command_has_asked_for(
+    rig: Rig, operation: commands.PutSchema | None, value: bytes, expected: str
+) -> None:
+    rig.do(commands.CreateTopic("events"))
+    made = rig.do(commands.PutSchema("events", Schema(parse_fields(f"wide: {WIDE}")), "", "broker"))
+    assert isinstance(made, replies.SchemaReply)
+    envelope, payload = _batch(value)
+    asked: commands.Operation = operation or commands.Put("events", envelope)
+    key, principal = "k" * 512, "p" * 255
+    command = commands.Keyed(principal, key, asked)
+    refusal = rig.ask(command, payload) if operation is None else rig.ask(command)
+    assert isinstance(refusal, replies.Refusal)
+    assert refusal.code == expected
+    assert len(refusal.text.encode()) <= REFUSAL_BYTES_MAX
+    declined = events.Declined(events.KeyClaim(principal, key, 2**63), refusal.code, refusal.text)
+    assert len(msgspec.msgpack.encode(declined)) <= need_bytes(command)
+
+
+def test_a_default_that_is_not_a_value_of_its_field_is_refused(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Schema(parse_fields('id: int64 not null, level: int32 not null default "high"'))
+    for missing in ("", "avro"):
+        monkeypatch.setattr(schema_checks, "missing_for", lambda _, missing=missing: missing)
+        assert code(rig.do(commands.PutSchema("orders", schema, "", "client"))) == "SCHEMA_INVALID"

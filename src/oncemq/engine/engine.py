@@ -28,6 +28,7 @@ from oncemq.engine.decide.subscriptions.ownership import find_owner, find_shared
 from oncemq.engine.decide.subscriptions.takes import decide_take
 from oncemq.engine.decide.ticks import expire
 from oncemq.engine.digest import digest_of
+from oncemq.engine.event_bytes import refusal_text
 from oncemq.engine.snapshot.capture import Capture, restore
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.state import State
@@ -195,7 +196,7 @@ class Engine:
             return Decision(outcome)
         if isinstance(outcome, replies.Refusal):
             # A refusal consumes its number. Otherwise a retry could succeed after the client got the refusal.
-            outcome = events.Declined(claim, outcome.code, outcome.text)
+            outcome = events.Declined(claim, outcome.code, refusal_text(outcome.text))
         verdict = self.apply(now_ms, outcome)
         assert verdict is not None
         return Decision(verdict, outcome)

@@ -14,8 +14,10 @@ from oncemq.protocol.patterns import is_pattern
 
 _encode = msgspec.msgpack.Encoder().encode
 
-#: Maximum size of an event, without the names and payloads of its command.
+#: Maximum size of an event, without the names and payloads of its command. The text of a refusal is part of it.
 EVENT_BYTES_MAX = 1024
+#: Maximum size of the text of a refusal that is recorded: it may quote a schema, which has any length.
+REFUSAL_BYTES_MAX = 800
 #: The same for one put of a transaction.
 _PUT_BYTES_MAX = 640
 #: The same for one topic of a commit.
@@ -35,6 +37,8 @@ def need_bytes(command: commands.Command) -> int:
         if isinstance(operation, commands.Put):
             envelope = operation.envelope
             names_bytes = 2 * len(operation.topic) + len(envelope.key_hashes)
+            if isinstance(command, commands.Keyed):
+                names_bytes += len(command.principal.encode()) + len(command.key.encode())
             return EVENT_BYTES_MAX + names_bytes + record_bytes(envelope.size)
         payload_bytes = sum(_PUT_BYTES_MAX + record_bytes(each.size) for each in commands.envelopes_of(operation))
         return EVENT_BYTES_MAX + _outcome_bytes(operation) + len(_encode(command)) + payload_bytes
@@ -47,6 +51,12 @@ def need_bytes(command: commands.Command) -> int:
     if isinstance(command, commands.Extend):
         return EVENT_BYTES_MAX + len(command.tokens) * _RANGE_BYTES_MAX
     return 0
+
+
+def refusal_text(text: str) -> str:
+    """Return the text of a refusal as it is recorded: its beginning, if it is too long."""
+    raw = text.encode(errors="replace")
+    return text if len(raw) <= REFUSAL_BYTES_MAX else raw[: REFUSAL_BYTES_MAX - 3].decode(errors="ignore") + "…"
 
 
 def _outcome_bytes(operation: commands.Operation) -> int:
