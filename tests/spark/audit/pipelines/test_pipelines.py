@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from oncemq.client.sync import Client
 from oncemq.spark.audit.pipelines.report import BY_BATCH, BY_OFFSET, BY_TOTAL, NOT_JUDGED
-from oncemq.spark.pipeline import Pipeline, Source, Transform
-from oncemq.spark.pipeline.model import Encoding
+from oncemq.spark.pipeline import Pipeline, Source, Transform, start
+from oncemq.spark.pipeline.model import Encoding, Trigger
 from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget, TopicTarget
 from oncemq.testing.broker_process import BrokerProcess
 from tests.spark.audit.pipelines import audited
@@ -209,6 +210,58 @@ def test_a_delta_table_whose_log_was_deleted_is_judged_by_its_rows(
     audited.forget_log(each, 2)
     result = audit_one(spark, broker.url, each)
     assert (result.judged_by, result.rows, result.faults) == (BY_TOTAL, MESSAGES, {})
+
+
+def test_a_micro_batch_that_only_the_target_has_does_not_hide_a_loss(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, oncemq_postgres: str
+) -> None:
+    client.create_topic(TOPIC, retain_ms=3_600_000)
+    put_orders(client, 0, MESSAGES)
+    target = audited.targets(tmp_path, oncemq_postgres)["postgres"]
+    each = pipeline(tmp_path, "postgres", target, "SELECT id FROM messages")
+    run_all(spark, broker.url, [each])
+    audited.forget_entry(each, "commits", 2)
+    assert audit(spark, broker.url, each).is_proved
+    audited.execute(each, "delete from audited where id < 3")
+    assert audit_one(spark, broker.url, each).faults == {"lost": 3}
+
+
+def test_a_pipeline_that_is_running_is_judged_without_false_findings(
+    spark: SparkSession, broker: BrokerProcess, client: Client, tmp_path: Path, oncemq_postgres: str
+) -> None:
+    client.create_topic(TOPIC, retain_ms=3_600_000)
+    put_orders(client, 0, MESSAGES)
+    # By the number of rows of each micro-batch, and by the number of all rows.
+    kinds = audited.targets(tmp_path, oncemq_postgres)
+    counted = "SELECT id FROM messages"
+    ran = [
+        pipeline(tmp_path, "parquet", kinds["parquet"], counted),
+        pipeline(tmp_path, "postgres", kinds["postgres"], counted),
+    ]
+    run_all(spark, broker.url, ran)
+    running = [start(continuous(each), url=broker.url, session=spark) for each in ran]
+    stop = threading.Event()
+
+    def put_until_stopped() -> None:
+        with broker.connect() as producer:
+            while not stop.wait(0.2):
+                put_orders(producer, 0, 3)
+
+    producer = threading.Thread(target=put_until_stopped)
+    producer.start()
+    try:
+        assert audit(spark, broker.url, *ran).findings == []
+    finally:
+        stop.set()
+        producer.join()
+        for each in running:
+            each.stop()
+    run_all(spark, broker.url, ran)
+    assert audit(spark, broker.url, *ran).is_proved
+
+
+def continuous(each: Pipeline) -> Pipeline:
+    return msgspec.structs.replace(each, trigger=Trigger(every="500ms"))
 
 
 def test_targets_in_an_object_store_are_judged_too(
