@@ -17,7 +17,7 @@ from oncemq.client.sync import Client
 from oncemq.spark.audit.pipelines import PipelineReport, audit_pipelines
 from oncemq.spark.audit.pipelines.auditor import AuditedPipeline
 from oncemq.spark.audit.pipelines.report import PipelineResult
-from oncemq.spark.pipeline import Pipeline, Source, Transform, Value, run
+from oncemq.spark.pipeline import Pipeline, Source, Transform, Value, start
 from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
 
 TOPIC = "orders"
@@ -49,8 +49,9 @@ def targets(folder: Path, postgres: str) -> dict[str, Target]:
 
 
 def run_all(spark: SparkSession, url: str, pipelines: list[Pipeline]) -> None:
-    for each in pipelines:
-        run(each, url=url, session=spark)
+    """Run them at the same time."""
+    for handle in [start(each, url=url, session=spark) for each in pipelines]:
+        handle.wait()
 
 
 def audit(spark: SparkSession, url: str, *pipelines: Pipeline) -> PipelineReport:

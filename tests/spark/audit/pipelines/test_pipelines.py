@@ -67,8 +67,10 @@ def test_a_correct_run_is_good_and_each_fault_is_found(
         "topic": {"duplicated": 1, "unexpected": 1},
         "parquet": {"lost": 1 + 10, "duplicated": 5, "missing_batch": 1, "wrong_count": 2},
         "delta": {"lost": 5, "duplicated": 3, "missing_batch": 1, "missing_file": 1},
-        "postgres": {"lost": 1, "duplicated": 2},
+        "postgres": {"lost": 3, "duplicated": 2},
     }
+    [postgres] = [each for each in report.pipelines if each.pipeline == "postgres"]
+    assert (postgres.rows, postgres.remarks) == (29, ("2 rows do not say from which message they come",))
     found = {(each.pipeline, each.kind, each.offset) for each in report.findings if each.offset >= 0}
     assert {("topic", "duplicated", 3), ("topic", "unexpected", 999), ("postgres", "lost", 7)} < found
     assert {offset for name, kind, offset in found if (name, kind) == ("parquet", "lost")} == {2, *range(10, 20)}
@@ -96,6 +98,7 @@ def _plant(client: Client, ran: dict[str, Pipeline]) -> None:
     audited.delta_file_of_batch(ran["delta"], 2).unlink()
     audited.execute(ran["postgres"], "delete from audited where message_offset = 7")
     audited.execute(ran["postgres"], "insert into audited select * from audited where message_offset in (1, 2)")
+    audited.execute(ran["postgres"], "update audited set message_offset = null where message_offset in (8, 9)")
 
 
 def test_what_a_pipeline_does_not_tell_is_not_judged(

@@ -11,6 +11,9 @@ from pyspark.sql import functions as F
 from oncemq.spark.audit.pipelines.checkpoint import CoveredRange
 from oncemq.spark.audit.pipelines.expected import RANGES, Expected
 
+_IS_IDENTIFIED = "topic IS NOT NULL AND offset IS NOT NULL"
+_COUNTED = ("identified", "unidentified", "lost", "duplicated")
+
 
 class RowCounts(msgspec.Struct, frozen=True):
     """Numbers of rows, and the first of each kind as (topic, offset)."""
@@ -28,39 +31,43 @@ def compare_rows(
     """Count the rows that are lost, duplicated or unexpected; `kinds` says which of these are faults.
 
     `is_single`: a message has at most one row."""
-    identified = rows.where("topic IS NOT NULL AND offset IS NOT NULL")
-    found = identified.groupBy("topic", "offset").agg(F.count("*").alias("found"))
-    judged = _judged(found, expected).persist()
+    judged = _judged(rows, expected, is_single=is_single).persist()
     try:
-        selections = {
-            "lost": judged.where("found < wanted").withColumn("rows", F.col("wanted") - F.col("found")),
-            "duplicated": _duplicated(judged, is_single=is_single),
-            "unexpected": _outside(spark, judged.where("found > 0"), expected.allowed),
-        }
-        counts, examples = {}, {}
+        # The target is read once, by this query.
+        sums = judged.agg(*(F.sum(name).alias(name) for name in _COUNTED)).collect()[0]
+        counts = {name: sums[name] or 0 for name in _COUNTED}
+        identified = judged.where(_IS_IDENTIFIED)
+        faulty = {kind: identified.where(F.col(kind) > 0) for kind in ("lost", "duplicated")}
+        faulty["unexpected"] = _outside(spark, identified.where("found > 0"), expected.allowed)
+        counts["unexpected"] = faulty["unexpected"].agg(F.sum("found")).collect()[0][0] or 0
+        examples = {}
         for kind in kinds:
-            counts[kind] = selections[kind].agg(F.sum("rows")).collect()[0][0] or 0
             if counts[kind]:
-                first = selections[kind].orderBy("topic", "offset").limit(limit).collect()
+                first = faulty[kind].orderBy("topic", "offset").limit(limit).collect()
                 examples[kind] = [(row["topic"], row["offset"]) for row in first]
-        total = judged.agg(F.sum("found")).collect()[0][0] or 0
     finally:
         judged.unpersist()
-    unidentified = rows.where("topic IS NULL OR offset IS NULL").count()
-    return RowCounts(total, unidentified, counts, examples)
+    return RowCounts(counts["identified"], counts["unidentified"], {kind: counts[kind] for kind in kinds}, examples)
 
 
-def _duplicated(judged: DataFrame, *, is_single: bool) -> DataFrame:
+def _judged(rows: DataFrame, expected: Expected, *, is_single: bool) -> DataFrame:
+    """For each message, how many rows were `found` and how many are `wanted`, and what follows from these numbers. Rows
+    that do not say from which message they come are counted as `unidentified` only."""
+    found = rows.groupBy("topic", "offset").agg(F.count("*").alias("found"))
+    if expected.rows is None:
+        judged = found.withColumn("wanted", F.lit(0))
+    else:
+        judged = found.join(expected.rows, ["topic", "offset"], "full_outer").na.fill(0, ["found", "wanted"])
     # If a message may have several rows, their number is known only where the transform could be run again.
     limit = F.lit(1) if is_single else F.col("wanted")
-    return judged.where((F.col("found") > limit) & (limit > 0)).withColumn("rows", F.col("found") - limit)
-
-
-def _judged(found: DataFrame, expected: Expected) -> DataFrame:
-    """`topic`, `offset`, `found` and `wanted`: the numbers of rows of each message."""
-    if expected.rows is None:
-        return found.withColumn("wanted", F.lit(0))
-    return found.join(expected.rows, ["topic", "offset"], "full_outer").na.fill(0, ["found", "wanted"])
+    is_identified = F.expr(_IS_IDENTIFIED)
+    is_duplicated = is_identified & (F.col("found") > limit) & (limit > 0)
+    return (
+        judged.withColumn("identified", F.when(is_identified, F.col("found")))
+        .withColumn("unidentified", F.when(~is_identified, F.col("found")))
+        .withColumn("lost", F.greatest(F.col("wanted") - F.col("found"), F.lit(0)))
+        .withColumn("duplicated", F.when(is_duplicated, F.col("found") - limit).otherwise(0))
+    )
 
 
 def _outside(spark: SparkSession, rows: DataFrame, allowed: Sequence[CoveredRange]) -> DataFrame:
@@ -71,5 +78,4 @@ def _outside(spark: SparkSession, rows: DataFrame, allowed: Sequence[CoveredRang
         & (F.col("f.offset") >= F.col("r.start"))
         & (F.col("f.offset") < F.col("r.stop"))
     )
-    outside = rows.alias("f").join(F.broadcast(ranges.alias("r")), is_within, "left_anti")
-    return outside.withColumn("rows", F.col("found"))
+    return rows.alias("f").join(F.broadcast(ranges.alias("r")), is_within, "left_anti")
