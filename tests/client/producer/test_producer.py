@@ -368,6 +368,8 @@ def test_put_many_needs_headers_for_each_value(client: Client, store: Store) -> 
 
 def test_a_full_buffer_makes_the_next_put_wait(store: Store) -> None:
     for client in clients(store, buffer_bytes=500):
+        client.put_nowait("t", b"first, so that the topic is known")
+        client.flush()
         store.is_slow = True
         for _ in range(10):
             client.put_nowait("t", b"x" * 100)
