@@ -205,9 +205,12 @@ class Chunks(Iterator[tuple[list[bytes], Claim]]):
         size = sum(map(len, chunk))
         fitting = max(1, self._bytes_max * len(chunk) // max(size, 1))
         self._count = min(fitting, self._count * 16, self._messages_max)
+        if size <= 2 * self._bytes_max:
+            self._encoded.append((chunk, claim))
+            return
         start = 0
         for stop in cuts(chunk, self._bytes_max, self._messages_max):
-            self._encoded.append((chunk[start:stop] if start or stop < len(chunk) else chunk, claim))
+            self._encoded.append((chunk[start:stop], claim))
             start = stop
 
 

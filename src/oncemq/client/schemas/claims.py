@@ -5,6 +5,7 @@ Pure functions: nothing here asks the broker.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,8 +99,10 @@ def checked(topic: str, value: object, known: KnownSchema | None) -> tuple[bytes
 
 def checked_all(topic: str, values: Sequence[object], known: KnownSchema | None) -> tuple[list[bytes], Claim]:
     """Return values that are put together, and the claim that holds for all of them. Raises as `checked` does."""
-    if (known is None or not known.is_required) and all(issubclass(kind, RAW) for kind in set(map(type, values))):
-        return all_as_bytes(cast(Any, values)), NO_CLAIM
+    if known is None or not known.is_required:
+        # There are many of them. TypeError: there are objects among them.
+        with contextlib.suppress(TypeError):
+            return all_as_bytes(cast(Any, values)), NO_CLAIM
     found = [checked(topic, value, known) for value in values]
     claims = {claim for _, claim in found}
     return [value for value, _ in found], claims.pop() if len(claims) == 1 else NO_CLAIM
