@@ -87,9 +87,9 @@ bench-postgres: $(READY) ## Measure the PostgreSQL journal, next to plain COPY a
 bench-push: $(READY) ## Measure the push gateway's fan-out, next to getters and a bare XPUB
 	$(BIN)/python -m benchmarks.push
 
-bench-others: $(READY) ## Measure NATS JetStream and Redis Streams next to this broker
+bench-others: $(READY) ## Measure PostgreSQL, Redis Streams and NATS JetStream next to this broker (FLAGS="--quick --charts")
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[others]'
-	$(BIN)/python -m benchmarks.others
+	$(BIN)/python -m benchmarks.others $(FLAGS)
 
 bench-spark: $(READY) ## Measure Spark through the broker, next to Spark without one
 	$(BIN)/python -m benchmarks.spark
@@ -97,9 +97,9 @@ bench-spark: $(READY) ## Measure Spark through the broker, next to Spark without
 simulate: $(READY) ## Simulate SEEDS schedules of faults (SEEDS=10000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS)
 
-fuzz: $(READY) ## Send INPUTS of nonsense to each of the text, push and datagram gateways (INPUTS=100000, SEED=7)
-	for gateway in text udp push; do \
-	  $(BIN)/python -m tests.gateways.$$gateway.fuzz --inputs $(INPUTS) $(if $(SEED),--seed $(SEED)) || exit 1; \
+fuzz: $(READY) ## Send INPUTS of nonsense to the stream listener and to each of the text, push and datagram gateways (INPUTS=100000, SEED=7)
+	for module in net.stream_fuzz gateways.text.fuzz gateways.udp.fuzz gateways.push.fuzz; do \
+	  $(BIN)/python -m tests.$$module --inputs $(INPUTS) $(if $(SEED),--seed $(SEED)) || exit 1; \
 	done
 
 fuzz-http: $(READY) ## Send the HTTP gateway EXAMPLES made-up requests for each endpoint (EXAMPLES=1000, SEED=7)

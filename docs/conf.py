@@ -2,7 +2,8 @@
 
 Documents at the project's root, such as README.md, are pages of the site too: a page that consists of the line
 `<!-- file: README.md -->` is replaced by that file. Links between these documents and docs/ are written for a checkout;
-this module rewrites them for the site.
+this module rewrites them for the site. Pictures with a light and a dark version are written for GitHub, which follows
+the reader's system; on the site they follow its own switch.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ html_copy_source = False
 smartquotes = False
 
 myst_heading_anchors = 4
+# Pictures have the classes of the theme for light and dark pages.
+myst_enable_extensions = ["attrs_inline"]
 # Docstrings put code between single backticks, as Markdown does.
 default_role = "code"
 autodoc_class_signature = "separated"
@@ -52,6 +55,10 @@ copybutton_exclude = ".linenos, .gp, .go"
 suppress_warnings = ["misc.highlighting_failure"]
 
 _FILE = re.compile(r"<!-- file: (\S+) -->")
+_PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(?P<dark>[^"]+)">'
+    r'\s*<img alt="(?P<alt>[^"]*)" src="(?P<light>[^"]+)">\s*</picture>'
+)
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -71,6 +78,12 @@ def read_source(_app: Sphinx, page: str, source: list[str]) -> None:
 
 def _relinked(text: str, folder: str, page_folder: str) -> str:
     """Rewrite the links of a document that lies in `folder`, for a page that lies in `page_folder` below docs/."""
+    text = _PICTURE.sub(
+        lambda found: (
+            f"![{found['alt']}]({found['light']}){{.only-light}}\n![{found['alt']}]({found['dark']}){{.only-dark}}"
+        ),
+        text,
+    )
 
     def rewritten(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(folder, link[1]))

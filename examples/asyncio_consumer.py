@@ -1,6 +1,6 @@
 """Consume in an event loop: several subscriptions and producers in one thread.
 
-    python examples/asyncio_consumer.py tcp://127.0.0.1:5555
+    python examples/asyncio_consumer.py oncemq://127.0.0.1:5554
 
 One client puts messages to two topics, while two asyncio tasks count what arrives.
 """

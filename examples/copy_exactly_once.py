@@ -1,6 +1,6 @@
 """Process messages of one topic into another, exactly once: the ack and the puts are one transaction.
 
-    python examples/copy_exactly_once.py tcp://127.0.0.1:5555
+    python examples/copy_exactly_once.py oncemq://127.0.0.1:5554
 
 You can kill it at any point and start it again. It continues where the last transaction ended.
 """

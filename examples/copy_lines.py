@@ -1,6 +1,6 @@
 """Copy the lines of a file through a topic, each line once, at high speed.
 
-    python examples/copy_lines.py [FILE] [tcp://127.0.0.1:5555]
+    python examples/copy_lines.py [FILE] [oncemq://127.0.0.1:5554]
 
 `put_nowait` does not wait for replies, so lines are sent in batches. `flush` waits for all replies and raises the first
 error. The consumer acks lines after it has written them.

@@ -1,6 +1,6 @@
 """Store orders in a database, exactly once: the effect and the position are stored in one SQLite transaction.
 
-    python examples/inbox.py bills.db [tcp://127.0.0.1:5555]
+    python examples/inbox.py bills.db [oncemq://127.0.0.1:5554]
 
 You can kill it at any point and start it again. No bill is missing, and none is stored twice.
 """

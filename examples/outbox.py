@@ -1,6 +1,6 @@
 """A sensor that loses no reading if the broker or the network is unavailable, or if its process is killed.
 
-    python examples/outbox.py readings.outbox [tcp://127.0.0.1:5555]
+    python examples/outbox.py readings.outbox [oncemq://127.0.0.1:5554]
 
 `put` returns when the reading is on the local disk. It reaches the broker automatically, once and in order. Readings
 that are left when the process ends are sent by the next run.

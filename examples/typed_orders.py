@@ -1,6 +1,6 @@
 """A topic with a schema: objects are put, checked and read, and the schema gets a second version.
 
-Run a broker (`make serve`), then: python examples/typed_orders.py tcp://127.0.0.1:5555
+Run a broker (`make serve`), then: python examples/typed_orders.py oncemq://127.0.0.1:5554
 """
 
 import dataclasses

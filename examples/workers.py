@@ -1,6 +1,6 @@
 """Distribute tasks to a pool of threads. Several instances of this program, on several machines, share the tasks.
 
-    python examples/workers.py tcp://127.0.0.1:5555
+    python examples/workers.py oncemq://127.0.0.1:5554
 
 A task whose worker fails or dies is redelivered to another one. After three deliveries it is dead-lettered. Each result
 is put in one transaction with the ack of its task, so each task has exactly one result through all failures.

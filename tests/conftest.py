@@ -12,7 +12,7 @@ from psycopg import sql
 
 from oncemq.broker import embedded
 from oncemq.protocol.limits import Limits
-from oncemq.testing.broker_process import BrokerProcess
+from oncemq.testing.broker_process import BrokerProcess, Transport
 from oncemq.testing.postgres import PostgresServer
 from tests.acceptance.processes import SMALL
 from tests.forking import ForkedBroker
@@ -47,17 +47,19 @@ def _separate_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker that is not started yet. It is killed at the end of the test."""
-    process = ForkedBroker(tmp_path / "data", *SMALL)
+def broker_process(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    """A broker that is not started yet. It is killed at the end of the test. Its parameter is the transport."""
+    process = ForkedBroker(tmp_path / "data", *SMALL, transport=getattr(request, "param", "stream"))
     yield process
     process.kill()
 
 
 @pytest.fixture
-def oncemq_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """As the fixture of the plug-in (testing/plugin.py), with a faster start."""
-    broker = ForkedBroker(tmp_path / "oncemq-data", "--segment-bytes=6MiB", "--batch-bytes-max=4MiB")
+def oncemq_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    """As the fixture of the plug-in (testing/plugin.py), with a faster start. Its parameter is the transport."""
+    transport: Transport = getattr(request, "param", "stream")
+    flags = ("--segment-bytes=6MiB", "--batch-bytes-max=4MiB")
+    broker = ForkedBroker(tmp_path / "oncemq-data", *flags, transport=transport)
     broker.start()
     yield broker
     broker.stop()

@@ -12,7 +12,7 @@ import tempfile
 import oncemq
 from oncemq.spark import session
 
-URL = os.environ.get("ONCEMQ_URL", "tcp://127.0.0.1:5555")
+URL = os.environ.get("ONCEMQ_URL", "oncemq://127.0.0.1:5554")
 spark = session.build("orders", master="local[2]")
 folder = tempfile.mkdtemp(prefix="oncemq-orders-")
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import oncemq.aio
-from oncemq.client.runtime.transport import ZmqTransport
 from oncemq.client.transaction import Transaction
 from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance import __main__ as command
@@ -24,6 +23,7 @@ from tests.acceptance.campaigns.report import CampaignReport
 from tests.acceptance.faults import system_calls
 from tests.acceptance.faults.kill_points import CLIENT, OUTBOX, points_of
 from tests.acceptance.processes import DEADLINE_S, wait_until
+from tests.transports import EACH_TRANSPORT_OF_PROCESS
 
 CAMPAIGN_DEADLINE_S = 240
 
@@ -41,6 +41,7 @@ def _campaign(name: str, kills: int) -> CampaignReport:
     assert report.kills_count >= kills
     assert report.lost == report.duplicated == report.out_of_order == 0
     assert report.attempted >= report.stored >= report.acknowledged > 0
+    assert {"over_oncemq", "over_oncemq+unix", "over_tcp"} <= report.more.keys(), "every transport is used"
     return report
 
 
@@ -212,6 +213,7 @@ class Interruption(BaseException):
     """Like Ctrl-C, which would end the tests."""
 
 
+@EACH_TRANSPORT_OF_PROCESS
 @pytest.mark.parametrize("outbox", [False, True])
 def test_a_transaction_whose_caller_was_interrupted_is_not_done_again(
     broker_process: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outbox: bool
@@ -221,16 +223,16 @@ def test_a_transaction_whose_caller_was_interrupted_is_not_done_again(
     with broker_process.connect(**options) as client:
         _prepare_copying(client)
         source = client.subscription("source", "copier", auto_ack=False)
-        wait = ZmqTransport.wait
+        transport = type(client._driver.transport)
 
-        def interrupted(transport: ZmqTransport, timeout_ms: float) -> None:
-            monkeypatch.setattr(ZmqTransport, "wait", wait)
+        def interrupted(_self: object, _timeout_ms: float) -> None:
+            monkeypatch.undo()
             raise Interruption
 
         transaction = client.transaction()
         _copy(transaction, source)
         broker_process.pause()
-        monkeypatch.setattr(ZmqTransport, "wait", interrupted)
+        monkeypatch.setattr(transport, "wait", interrupted)
         with pytest.raises(Interruption):
             transaction.commit()
         # The broker has received what was sent, and executes it first.
@@ -257,6 +259,7 @@ def _copy(transaction: Transaction, source: oncemq.Subscription) -> None:
         transaction.ack(source)
 
 
+@EACH_TRANSPORT_OF_PROCESS
 def test_a_transaction_that_was_cancelled_on_its_way_is_not_done_again(broker_process: BrokerProcess) -> None:
     broker_process.start()
     with broker_process.connect() as client:

@@ -33,6 +33,7 @@ def test_nothing_is_lost_duplicated_or_reordered_while_a_broker_is_killed_again_
     assert report["problems"] == []
     assert sum(report["broker_kills"].values()) == 30
     assert report["more"]["deliveries"] >= report["stored"] >= report["acknowledged"] > 0
+    assert {"over_oncemq", "over_oncemq+unix", "over_tcp"} <= report["more"].keys(), "every transport is used"
 
 
 def test_a_put_that_is_sent_while_the_broker_is_down_is_stored_once_it_is_back(broker_process: BrokerProcess) -> None:

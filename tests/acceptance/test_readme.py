@@ -42,7 +42,7 @@ def test_the_first_messages_and_the_python_example_go_as_shown(tmp_path: Path) -
                 ["bash", "-c", command], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
             )
             assert done.stdout + done.stderr == expected, command
-        program = example.replace("tcp://127.0.0.1:5555", broker.url)
+        program = example.replace("oncemq://127.0.0.1:5554", broker.url)
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert re.sub(r"(?m)\b[0-9a-f]+(-\d+)$", r"ID\1", done.stdout) == printed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from oncemq.broker.housekeeping import Policy
@@ -46,6 +46,9 @@ class FakeNetwork:
     def take(self, wait_ms: int) -> list[Arrival]:
         arrived, self.arriving = self.arriving, []
         return arrived
+
+    def when_gone(self, call: Callable[[bytes], None]) -> None:
+        self.gone = call
 
     def is_reading(self, peer: bytes) -> bool:
         return True

@@ -7,7 +7,8 @@ from random import Random
 import msgspec
 import pytest
 
-from oncemq.broker.housekeeping import Policy
+from oncemq.broker.housekeeping import BUSY_COPY_RECORDS, BUSY_ENTITIES, Policy
+from oncemq.engine.snapshot.capture import CHUNK_ENTITIES, Capture
 from oncemq.journal.contract import RECORD_HEADER_BYTES, Record
 from oncemq.journal.files.group import boundaries
 from oncemq.journal.files.journal import FileJournal
@@ -386,3 +387,69 @@ def test_a_read_error_that_passes_does_not_stop_copy_forward() -> None:
     assert rig.broker.counters["extents_damaged"] == 0
     disk.fail_reads(0)
     assert offsets(rig.ask(slow.get())) == list(range(40))
+
+
+# How much a round does for housekeeping while requests arrive.
+
+
+def _moved(rig: Rig) -> int:
+    return rig.broker.counters["records_moved"]
+
+
+def _begin_copy(rig: Rig) -> Owner:
+    """Let copy-forward start on an extent with many small live batches. Return the owner of the last topic."""
+    quick, slow = rig.subscribe("quick", "q"), rig.subscribe("slow", "s")
+    for number in range(1_200):
+        rig.put(bytes(600), topic="quick" if number % 3 == 0 else "slow")
+    for _ in range(1_000):
+        rig.put(bytes(600), topic="quick")
+    rig.ask(quick.ack(1_400))
+    return slow
+
+
+def test_a_round_with_one_put_copies_few_records_and_an_idle_one_many() -> None:
+    rig = Rig(
+        MemoryJournal(extent_bytes=1 << 20),
+        policy=Policy(
+            snapshot_bytes=1 << 19, copy_extents_min=1, copy_below_share=0.9, copy_round_records=500, look_every_ms=0
+        ),
+    )
+    _begin_copy(rig)
+    busy, idle = [0], [0]
+    for _ in range(300):
+        before = _moved(rig)
+        rig.put(bytes(600), topic="quick")
+        busy.append(_moved(rig) - before)
+        if rig.broker.housekeeping._extent_copy is not None and sum(busy) > 100:
+            break
+    assert 0 < max(busy) <= BUSY_COPY_RECORDS
+    for _ in range(300):
+        before = _moved(rig)
+        rig.rounds()
+        idle.append(_moved(rig) - before)
+    assert max(idle) > 2 * BUSY_COPY_RECORDS
+
+
+def test_a_round_with_one_put_adds_few_entities_to_a_snapshot_and_an_idle_one_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    real = Capture.chunk
+
+    def chunk(self: Capture, entities_max: int = CHUNK_ENTITIES) -> bytes | None:
+        sizes.append(entities_max)
+        return real(self, entities_max)
+
+    monkeypatch.setattr(Capture, "chunk", chunk)
+    rig = Rig(policy=Policy(snapshot_events=1_000, look_every_ms=0))
+    rig.post([rig.numbered(commands.CreateTopic(f"topic.{number}")) for number in range(1_000)])
+    while not rig.broker.housekeeping.busy:
+        rig.rounds()
+    sizes.clear()
+    rig.subscribe("topic.1", "a")
+    rig.put(b"one", topic="topic.1")
+    assert set(sizes) == {BUSY_ENTITIES}
+    sizes.clear()
+    rig.rounds(20)
+    assert set(sizes) == {CHUNK_ENTITIES}
+    assert not rig.broker.housekeeping.busy

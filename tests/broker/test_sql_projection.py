@@ -46,7 +46,7 @@ def messages_of(state: State, journal: Journal) -> list[tuple[object, ...]]:
     for topic in state.topics.values():
         for part in topic.index.slices(topic.index.first, 1 << 40, 1 << 20):
             [(payload, _)] = journal.read([RecordRef(part.position, topic.id, part.first_offset, part.size)])
-            batch = decode_batch(payload, topic.name, topic.id, part.first_offset, part.time_ms, 0, part.count)
+            batch = decode_batch(bytes(payload), topic.name, topic.id, part.first_offset, part.time_ms, 0, part.count)
             for message in batch:
                 left = sum(one.acked <= message.offset for one in topic.subscriptions.values())
                 key = message.key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from oncemq.protocol import replies
 from oncemq.protocol.errors import Malformed
 from oncemq.protocol.frames import decode_response, encode_refusal
 from oncemq.testing.broker_process import BrokerProcess
+from tests.acceptance.processes import SMALL
+from tests.forking import ForkedBroker
 
 
 @pytest.fixture
-def broker(broker_process: BrokerProcess) -> BrokerProcess:
-    broker_process.start()
-    return broker_process
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with ForkedBroker(tmp_path / "data", *SMALL, transport="zeromq") as broker:
+        yield broker
 
 
 @pytest.fixture(params=[zmq.REQ, zmq.DEALER])

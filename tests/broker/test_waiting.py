@@ -190,6 +190,43 @@ def test_a_waiting_reader_does_not_read_a_topic_that_was_created_again() -> None
     assert code(rig.answers()[waiting][0][0]) == "TOPIC_GONE"
 
 
+def test_waiting_requests_of_a_peer_that_is_gone_are_dropped() -> None:
+    rig = Rig()
+    _parked(rig, rig.subscribe())
+    other = rig.post([Read("orders", 0, GET_BYTES, 5_000)], peer=b"other")
+    rig.rounds()
+    rig.network.gone(b"peer")
+    rig.rounds()
+    assert len(rig.broker.waiting) == 1
+    _post_put(rig, b"one")
+    rig.rounds()
+    assert other in rig.answers()
+
+
+def test_a_take_of_a_peer_that_is_gone_gets_no_lease() -> None:
+    rig = Rig()
+    workers = rig.share()
+    rig.post([workers.take("gone", wait_ms=5_000)], peer=b"worker")
+    rig.rounds()
+    rig.network.gone(b"worker")
+    rig.rounds()
+    _post_put(rig, b"one")
+    rig.rounds()
+    assert tasks(rig.ask(workers.take("m"))) == [0]
+
+
+def test_what_a_peer_has_sent_before_it_was_gone_is_executed_and_does_not_wait() -> None:
+    rig = Rig()
+    owner = rig.subscribe()
+    command, payload = rig.put_command(b"one")
+    rig.post([command], [payload], peer=b"gone")
+    rig.post([owner.get(1, wait_ms=5_000)], peer=b"gone")
+    rig.network.gone(b"gone")
+    rig.rounds(2)
+    assert len(rig.broker.waiting) == 0
+    assert offsets(rig.ask(owner.get())) == [0]
+
+
 def test_a_stop_answers_waiting_requests() -> None:
     rig = Rig()
     waiting = _parked(rig, rig.subscribe())

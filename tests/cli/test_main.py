@@ -468,18 +468,22 @@ def test_an_unknown_case_lists_the_cases_one_per_line() -> None:
 def test_figures_are_readable(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         Row("put_many", 3_210_987.6, "messages/s", 4_000_000.0, "bare encoder", 0.803),
-        Row("put", 0.5213, "ms (median)", 0.31, "sync + echo", 1.682, 0.52, 1.5, 12.25),
+        Row("put", 0.5213, "ms (median)", 0.31, "sync + echo", 1.682, 0.52, 1.5, 12.25, 101.5, 80.25),
         Row("8 clients", 9000.0, "messages/s", 3000.0, "one client", 3.0),
+        Row("memory of 5,000 idle connections", 66.0, "MB", 33.0, "without", 2.0),
     ]
     monkeypatch.setattr("oncemq.tools.bench.run", lambda *_: rows)
     result = run("bench")
     lines = [line.split("  ") for line in result.stdout.splitlines()]
     cells = [[cell.strip() for cell in line if cell] for line in lines]
-    assert cells[1] == ["put_many", "3,210,988", "messages/s", "4,000,000", "bare encoder", "80%", "-", "-", "-", "-"]
-    assert cells[2] == ["put", "0.52", "ms (median)", "0.31", "sync + echo", "1.7 ×", "0.52", "1.50", "12.25", "-"]
-    assert cells[3][5] == "3.0 ×"
+    assert cells[1] == ["put_many", "3,210,988", "messages/s", "4,000,000", "bare encoder", "80%", *["-"] * 5]
+    times = ["0.52", "1.50", "12.25", "101.50", "80.25"]
+    assert cells[2] == ["put", "0.52", "ms (median)", "0.31", "sync + echo", "1.7 ×", *times]
+    assert [cells[3][5], cells[4][5]] == ["3.0 ×", "2.0 ×"]
     assert "every put is synced (fdatasync) before it is acknowledged, disk " in result.stderr
-    assert [row["case"] for row in json.loads(run("bench", "--json").stdout)] == ["put_many", "put", "8 clients"]
+    encoded = json.loads(run("bench", "--json").stdout)
+    assert [row["case"] for row in encoded[:3]] == ["put_many", "put", "8 clients"]
+    assert (encoded[1]["broker_us"], encoded[1]["client_us"]) == (101.5, 80.25)
 
 
 def test_a_data_folder_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import threading
 import time
 from contextlib import suppress
 
+from oncemq.config.addresses import split_address
+
 _CHUNK_BYTES = 4096
 
 
@@ -14,14 +16,13 @@ class SlowLink:
     """A link to a broker that transfers `bytes_per_s` in each direction."""
 
     def __init__(self, url: str, bytes_per_s: int) -> None:
-        host, _, port = url.removeprefix("tcp://").rpartition(":")
-        self._target = host, int(port)
+        self._target = split_address(url)
         self._chunk_s = _CHUNK_BYTES / bytes_per_s
         self._listener = socket.create_server(("127.0.0.1", 0))
         # Connections inherit it: what waits in a large buffer looks to the client as if it had arrived.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _CHUNK_BYTES)
         self._ends: list[socket.socket] = []
-        self.url = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"{url.partition('://')[0]}://127.0.0.1:{self._listener.getsockname()[1]}"
         #: Bytes that were sent by clients.
         self.sent_bytes = 0
         threading.Thread(target=self._accept, daemon=True).start()

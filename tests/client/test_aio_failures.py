@@ -16,6 +16,7 @@ import oncemq.aio
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess, free_url
 from tests.client.event_loop import on_event_loop, wait_until
+from tests.transports import EACH_TRANSPORT, transport_of
 
 
 async def cancel(task: asyncio.Future[Any]) -> None:
@@ -27,6 +28,7 @@ async def cancel(task: asyncio.Future[Any]) -> None:
 # Cancelled tasks.
 
 
+@EACH_TRANSPORT
 @on_event_loop
 async def test_a_cancelled_get_loses_no_message(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url) as client:
@@ -70,6 +72,7 @@ async def test_a_cancelled_get_many_loses_no_message(tmp_path: Path, pattern: bo
         assert got == [b"%d" % number for number in range(20 * 600)]
 
 
+@EACH_TRANSPORT
 @on_event_loop
 async def test_cancelled_puts_leave_the_client_usable(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url, window=4) as client:
@@ -147,6 +150,7 @@ async def test_a_broker_that_does_not_answer_is_reported() -> None:
         oncemq.aio.connect("nonsense", tries=0)
 
 
+@EACH_TRANSPORT
 @on_event_loop
 async def test_a_killed_broker_loses_and_repeats_nothing(oncemq_broker: BrokerProcess) -> None:
     values = [b"%d" % index for index in range(900)]
@@ -170,6 +174,7 @@ async def test_a_killed_broker_loses_and_repeats_nothing(oncemq_broker: BrokerPr
         assert got == values
 
 
+@EACH_TRANSPORT
 @on_event_loop
 async def test_after_the_broker_was_away_the_client_continues(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url, timeout_s=0.1, tries=3) as client:
@@ -185,9 +190,10 @@ async def test_after_the_broker_was_away_the_client_continues(oncemq_broker: Bro
         assert [message.value async for message in subscription.messages(timeout_s=0)] == [b"before", b"after"]
 
 
+@EACH_TRANSPORT
 @on_event_loop
 async def test_the_next_address_is_tried(oncemq_broker: BrokerProcess) -> None:
-    async with oncemq.aio.connect([free_url(), oncemq_broker.url], timeout_s=0.2) as client:
+    async with oncemq.aio.connect([free_url(transport_of(oncemq_broker)), oncemq_broker.url], timeout_s=0.2) as client:
         assert (await client.put("t", b"x", create=True)).offset == 0
 
 
@@ -212,6 +218,7 @@ async def test_a_failing_transport_fails_every_wait(tmp_path: Path, monkeypatch:
 # The end.
 
 
+@EACH_TRANSPORT
 @on_event_loop
 async def test_every_wait_ends_when_the_client_is_closed(oncemq_broker: BrokerProcess) -> None:
     client = await oncemq.aio.connect(oncemq_broker.url)
@@ -265,6 +272,7 @@ async def test_a_client_whose_close_is_cancelled_is_still_closed(oncemq_broker: 
     oncemq_broker.resume()
 
 
+@EACH_TRANSPORT
 @on_event_loop
 async def test_nothing_is_left_open(oncemq_broker: BrokerProcess) -> None:
     def open_files() -> int:
@@ -310,6 +318,7 @@ def test_a_loop_that_can_not_watch_sockets_is_refused(oncemq_broker: BrokerProce
         runner.run(use())
 
 
+@EACH_TRANSPORT
 @on_event_loop
 async def test_a_forked_child_has_to_connect_again(oncemq_broker: BrokerProcess) -> None:
     async with oncemq.aio.connect(oncemq_broker.url) as client:

@@ -11,6 +11,7 @@ import oncemq
 from oncemq.client.runtime.transport import split_urls
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess, free_url
+from tests.transports import EACH_TRANSPORT, transport_of
 
 
 def test_a_broker_that_does_not_answer_is_reported() -> None:
@@ -73,16 +74,18 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_addresses_come_as_text_as_a_sequence_or_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert split_urls("tcp://a:1, tcp://b:2") == split_urls(["tcp://a:1", "tcp://b:2"]) == ["tcp://a:1", "tcp://b:2"]
     monkeypatch.delenv("ONCEMQ_URL", raising=False)
-    assert split_urls(None) == ["tcp://127.0.0.1:5555"]
+    assert split_urls(None) == ["oncemq://127.0.0.1:5554"]
     monkeypatch.setenv("ONCEMQ_URL", "ipc:///tmp/here")
     assert split_urls(None) == ["ipc:///tmp/here"]
 
 
+@EACH_TRANSPORT
 def test_the_next_address_is_tried(oncemq_broker: BrokerProcess) -> None:
-    with oncemq.connect([free_url(), oncemq_broker.url], timeout_s=0.2) as client:
+    with oncemq.connect([free_url(transport_of(oncemq_broker)), oncemq_broker.url], timeout_s=0.2) as client:
         assert client.put("t", b"x", create=True).offset == 0
 
 
+@EACH_TRANSPORT
 def test_a_killed_broker_loses_and_repeats_nothing(oncemq_broker: BrokerProcess) -> None:
     with oncemq_broker.connect(timeout_s=0.5, tries=40) as client:
         subscription = client.subscribe("t", "s")
@@ -101,6 +104,7 @@ def test_a_killed_broker_loses_and_repeats_nothing(oncemq_broker: BrokerProcess)
         assert got == [b"%d" % index for index in range(9_000)]
 
 
+@EACH_TRANSPORT
 def test_a_put_that_timed_out_is_stored_once(oncemq_broker: BrokerProcess) -> None:
     with oncemq_broker.connect(timeout_s=0.1, tries=200) as client:
         client.subscribe("t", "s")
@@ -114,6 +118,7 @@ def test_a_put_that_timed_out_is_stored_once(oncemq_broker: BrokerProcess) -> No
         assert [message.value for message in client.read("t", start="earliest")] == [b"once", b"next"]
 
 
+@EACH_TRANSPORT
 def test_after_the_broker_was_away_the_client_continues(oncemq_broker: BrokerProcess) -> None:
     with oncemq_broker.connect(timeout_s=0.1, tries=3) as client:
         subscription = client.subscribe("t", "s")

@@ -12,7 +12,7 @@ import oncemq
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEADLINE_S = 60
-NOBODY = "tcp://127.0.0.1:9"
+NOBODY = "oncemq://127.0.0.1:9"
 
 
 @pytest.fixture

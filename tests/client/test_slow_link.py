@@ -12,6 +12,9 @@ import oncemq
 import oncemq.aio
 from oncemq.testing.broker_process import BrokerProcess
 from tests.client.slow_link import SlowLink
+from tests.transports import EACH_TRANSPORT
+
+pytestmark = EACH_TRANSPORT
 
 #: Ten times as long on the link as a client waits for an answer with these options.
 _VALUE = bytes(range(256)) * 1200

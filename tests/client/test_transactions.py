@@ -11,6 +11,8 @@ import pytest
 
 import oncemq
 from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
+from tests.transports import EACH_TRANSPORT
 
 
 @pytest.fixture
@@ -314,3 +316,14 @@ def test_a_fenced_subscription_does_not_stop_another_subscription_of_the_block(
     assert [message.text for message in other.get_many(2)] == ["a", "b"]
     with pytest.raises(oncemq.Fenced):
         source.get()
+
+
+@EACH_TRANSPORT
+def test_a_transaction_that_is_larger_than_a_request_is_refused_and_the_client_continues(
+    oncemq_broker: BrokerProcess,
+) -> None:
+    with oncemq_broker.connect() as client:
+        with pytest.raises(oncemq.TooLarge, match="the transaction has 6291"), client.transaction() as transaction:
+            for name in ("a", "b", "c"):
+                transaction.put(name, bytes(2 * 2**20), create=True)
+        assert client.put("a", b"x", create=True).offset == 0

@@ -124,6 +124,11 @@ def test_an_invalid_variable_is_reported_by_name() -> None:
         "tcp://[::1]:5555",
         "ipc:///tmp/x",
         "tcp://127.0.0.1:*",
+        "oncemq://127.0.0.1:5554",
+        "oncemq://localhost:0",
+        "oncemq://[::1]:*",
+        "oncemq+unix:///tmp/x",
+        "oncemq+unix://@x",
     ],
 )
 def test_loopback_addresses_are_allowed(address: str) -> None:
@@ -139,6 +144,9 @@ def test_loopback_addresses_are_allowed(address: str) -> None:
         "tcp://[::]:5555",
         "tcp://localhost.evil.org:1",
         "tcp://127.0.0.1.evil.org:1",
+        "oncemq://0.0.0.0:5554",
+        "oncemq://*:5554",
+        "oncemq://192.168.0.7:5554",
     ],
 )
 def test_other_addresses_need_insecure(address: str) -> None:
@@ -243,7 +251,7 @@ def test_invalid_settings_of_gateways_are_refused(flags: dict[str, Any], words: 
     ("flags", "said"),
     [
         ({"push": "127.0.0.1:7157", "text": "127.0.0.1:7158"}, "text and push both need port 7158 of 127.0.0.1 (push"),
-        ({"push": "localhost:5553"}, "listen and push both need port 5555 of localhost"),
+        ({"push": "localhost:5552"}, "listen and push both need port 5554 of localhost"),
         ({"text": "127.0.0.1:5557", "push": "auto"}, "text and push both need port 5557"),
         ({"http": "0.0.0.0:5556", "text": "auto", "insecure": True}, "http and text both need port 5556"),
         ({"push": "auto", "push_feed_listen": ("tcp://127.0.0.1:5559",)}, "push and push.feed_listen both need"),

@@ -8,6 +8,7 @@ import msgspec
 
 from oncemq.engine.engine import Engine
 from oncemq.engine.record_locator import RecordLocator
+from oncemq.engine.snapshot.capture import CHUNK_INDEX_BYTES
 from oncemq.journal.contract import RecordHead
 from oncemq.protocol.commands import (
     START_EARLIEST,
@@ -166,3 +167,20 @@ def test_a_staged_batch_moves_before_and_after_its_commit() -> None:
     assert world.get(world.open("out", "a"), "a").slices[1].position == 3 * EXTENT_BYTES
     gone = RecordHead(position, 1, -1, 1, 0, 10)
     assert RecordLocator(world.engine.state).offset_of(gone) is None
+
+
+def test_a_chunk_ends_when_the_indexes_of_its_topics_are_large() -> None:
+    world = World()
+    entries = 3_000
+    for number in range(20):
+        world.do(Subscribe(f"t{number}", "a"))
+        index = world.engine.state.topics[f"t{number}"].index
+        for entry in range(entries):
+            index.add(1, entry, 0, 0, world.now_ms)
+    capture = world.engine.capture()
+    sizes = []
+    while (chunk := capture.chunk()) is not None:
+        sizes.append(len(chunk))
+    one_topic = 50 * entries
+    assert len(sizes) > 3
+    assert max(sizes) < 2 * CHUNK_INDEX_BYTES + one_topic

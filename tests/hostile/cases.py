@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.hostile import attacks, http_peers, native_requests, udp_peers
+from tests.hostile import attacks, http_peers, native_requests, stream_peers, udp_peers
 from tests.hostile.others import publish_request
 from tests.hostile.servers import Servers
 
@@ -36,22 +36,44 @@ class Case(NamedTuple):
 def cases(servers: Servers) -> list[Case]:
     """Return all cases. Those that leave most behind come last."""
     return [
-        *_native(servers.broker.url, "native"),
-        *_native(servers.ipc, "native ipc"),
+        *_stream(servers.stream, "stream"),
+        *_stream(servers.stream_unix, "stream unix"),
+        *_zeromq(servers.zeromq, "zeromq"),
+        *_zeromq(servers.zeromq_ipc, "zeromq ipc"),
         *_text(servers.text),
         *_push(servers),
         *_http(servers.broker.http_url),
         *_udp(servers.udp),
-        *_heavy(servers.broker.url),
+        *_heavy(servers.stream),
     ]
 
 
-def _native(url: str, name: str) -> list[Case]:
+def _stream(url: str, name: str) -> list[Case]:
+    def case(what: str, attack: Callable[..., object], *arguments: Any, needs: str = "") -> Case:
+        return Case(f"{name}: {what}", "broker", "stream", attack, (url, *arguments), needs)
+
     read = attacks.read_request("large", 8 * _MIB)
     return [
-        Case(f"{name}: endless message", "broker", "native", attacks.unfinished, (url, "DEALER", _MIB)),
-        Case(f"{name}: tiny frames", "broker", "native", attacks.tiny_frames, (url, "DEALER")),
-        Case(f"{name}: unread replies", "broker", "native", attacks.unread_replies, (url, "DEALER", read), "large"),
+        case("unfinished messages", stream_peers.unfinished),
+        case("endless message", stream_peers.beyond_the_limit),
+        case("large claims", stream_peers.large_claims),
+        case("tiny chunks", stream_peers.tiny_chunks),
+        case("tiny requests", stream_peers.tiny_requests),
+        case("tiny frames", stream_peers.tiny_frames),
+        case("unread replies", stream_peers.unread_replies, read, needs="large"),
+        case("silent connections", stream_peers.silent_connections),
+        case("slow openings", stream_peers.slow_openings),
+        case("connection flood", stream_peers.connection_flood),
+        case("malformed", stream_peers.malformed),
+    ]
+
+
+def _zeromq(url: str, name: str) -> list[Case]:
+    read = attacks.read_request("large", 8 * _MIB)
+    return [
+        Case(f"{name}: endless message", "broker", "zeromq", attacks.unfinished, (url, "DEALER", _MIB)),
+        Case(f"{name}: tiny frames", "broker", "zeromq", attacks.tiny_frames, (url, "DEALER")),
+        Case(f"{name}: unread replies", "broker", "zeromq", attacks.unread_replies, (url, "DEALER", read), "large"),
     ]
 
 
@@ -113,6 +135,6 @@ def _udp(gateway: udp_peers.Address) -> list[Case]:
 
 def _heavy(url: str) -> list[Case]:
     return [
-        Case(f"native heavy: {name}", "broker", "native", native_requests.run_endlessly, (name, url), "topics")
+        Case(f"native heavy: {name}", "broker", "stream", native_requests.run_endlessly, (name, url), "topics")
         for name in native_requests.ATTACKS
     ]

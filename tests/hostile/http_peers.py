@@ -21,7 +21,7 @@ class Crowd:
     """Many connections from one process. They read nothing."""
 
     def __init__(self, url: str, count: int) -> None:
-        _allow_descriptors(count)
+        allow_descriptors(count)
         parts = urlsplit(url)
         self._address = (parts.hostname or "", parts.port or 80)
         self.count = count
@@ -83,7 +83,8 @@ def _is_ended(peer: object, more: bytes) -> bool:
     return False
 
 
-def _allow_descriptors(count: int) -> None:
+def allow_descriptors(count: int) -> None:
+    """Let this process have this many connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _DESCRIPTORS
     if soft < wanted:

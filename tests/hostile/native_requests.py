@@ -5,10 +5,13 @@ Each function runs until `stopping` returns True.
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Callable, Sequence
 
 import zmq
 
+from oncemq.config.addresses import is_stream
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.commands import (
     Ack,
@@ -27,6 +30,8 @@ from oncemq.protocol.commands import (
 )
 from oncemq.protocol.frames import Frame, decode_response, encode_request
 from oncemq.protocol.replies import HelloReply, Reply, expect
+from oncemq.protocol.stream import encode_message
+from tests.stream_peer import StreamPeer
 
 Stopping = Callable[[], bool]
 
@@ -37,10 +42,7 @@ class NativePeer:
     """A client without retries: it sends requests, and receives responses in any order."""
 
     def __init__(self, address: str) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.connect(address)
+        self._link = _StreamLink(address) if is_stream(address) else _ZmqLink(address)
         self._requests = 0
         self._epoch = 0
         self._number = 0
@@ -48,21 +50,21 @@ class NativePeer:
     def send(self, commands: Sequence[Command], payloads: Sequence[Frame] = ()) -> int:
         """Send a request. Return its id."""
         self._requests += 1
-        self._socket.send_multipart(encode_request(self._requests, commands, payloads))
+        self._link.send(encode_request(self._requests, commands, payloads))
         return self._requests
 
     def receive(self, stopping: Stopping) -> tuple[Reply, ...]:
         """Return the replies of the next response; empty if it is time to stop."""
         while not stopping():
-            if self._socket.poll(_WAIT_MS):
-                return decode_response(self._socket.recv_multipart())[0].replies
+            if self._link.has_message(_WAIT_MS):
+                return decode_response(self._link.receive())[0].replies
         return ()
 
     def answered_count(self) -> int:
         """Receive the responses that have arrived. Return their number."""
         count = 0
-        while self._socket.poll(0):
-            self._socket.recv_multipart()
+        while self._link.has_message(0):
+            self._link.receive()
             count += 1
         return count
 
@@ -84,8 +86,52 @@ class NativePeer:
         ]
 
     def close(self) -> None:
+        self._link.close()
+
+
+class _ZmqLink:
+    """A connection over ZeroMQ."""
+
+    def __init__(self, address: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.connect(address)
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        self._socket.send_multipart(frames)
+
+    def has_message(self, timeout_ms: int) -> bool:
+        return bool(self._socket.poll(timeout_ms))
+
+    def receive(self) -> list[bytes]:
+        return self._socket.recv_multipart()
+
+    def close(self) -> None:
         self._socket.close(0)
         self._context.term()
+
+
+class _StreamLink(StreamPeer):
+    """A connection of the stream transport. Its queue has no limit: a request that does not fit waits until the next
+    call."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._waiting = bytearray()
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        self._waiting += b"".join(encode_message(frames))
+        self._send_some()
+
+    def has_message(self, timeout_ms: int) -> bool:
+        self._send_some()
+        return super().has_message(timeout_ms)
+
+    def _send_some(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._waiting:
+                del self._waiting[: self.socket.send(self._waiting, socket.MSG_DONTWAIT)]
 
 
 def create_topics(address: str, count: int) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import zmq
 from examples.datagrams.peers import Publisher, Refused
 
+import oncemq
 from oncemq.protocol.errors import OnceMQError
 from tests.hostile.servers import Servers
 
@@ -27,8 +28,14 @@ _RETRY_S = 0.02
 
 
 @contextmanager
-def _native(servers: Servers) -> Iterator[Operation]:
-    with servers.broker.connect(timeout_s=TIMEOUT_S) as client:
+def _stream(servers: Servers) -> Iterator[Operation]:
+    with oncemq.connect(servers.stream, timeout_s=TIMEOUT_S) as client:
+        yield lambda: client.put("victim", _CONTENT)
+
+
+@contextmanager
+def _zeromq(servers: Servers) -> Iterator[Operation]:
+    with oncemq.connect(servers.zeromq, timeout_s=TIMEOUT_S) as client:
         yield lambda: client.put("victim", _CONTENT)
 
 
@@ -112,7 +119,8 @@ def publish_request(topic: str, content: bytes) -> list[bytes]:
 
 #: Kind → the peer. "feed" publishes much more than the others.
 OTHERS: dict[str, Callable[[Servers], AbstractContextManager[Operation]]] = {
-    "native": _native,
+    "stream": _stream,
+    "zeromq": _zeromq,
     "text": _text,
     "push": _push,
     "feed": _feed,

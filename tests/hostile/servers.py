@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from oncemq.client.sync import Client
-from oncemq.testing.broker_process import BrokerProcess, free_port, free_ports
+from oncemq.testing.broker_process import BrokerProcess, free_port, free_ports, free_url
 from oncemq.tools.faults.processes import children_of
 from tests.hostile.native_requests import create_topics
 
@@ -19,16 +19,19 @@ _TOPICS = 10_000
 
 
 class Servers:
-    """A broker, and a process with its HTTP, text, push and datagram gateways."""
+    """A broker with all its listeners, and a process with its HTTP, text, push and datagram gateways."""
 
     def __init__(self, folder: Path) -> None:
         text, push, udp = free_port(), free_ports(3), free_port()
         self.text = f"tcp://127.0.0.1:{text}"
         self.publish, self.feed, self.acks = (f"tcp://127.0.0.1:{push + number}" for number in range(3))
         self.udp = ("127.0.0.1", udp)
-        self.ipc = f"ipc://{folder}/broker.sock"
+        self.stream_unix = f"oncemq+unix://{folder}/stream.sock"
+        self.zeromq = free_url("zeromq")
+        self.zeromq_ipc = f"ipc://{folder}/zeromq.sock"
+        listeners = (f"--listen={url}" for url in (self.stream_unix, self.zeromq, self.zeromq_ipc))
         gateways = (f"--text=127.0.0.1:{text}", f"--push=127.0.0.1:{push}", f"--udp=127.0.0.1:{udp}")
-        self.broker = BrokerProcess(folder / "data", f"--listen={self.ipc}", *gateways, http=True)
+        self.broker = BrokerProcess(folder / "data", *listeners, *gateways, http=True)
         self._prepared: set[str] = set()
 
     def start(self) -> None:
@@ -48,6 +51,10 @@ class Servers:
             return
         with self.broker.connect(batch_bytes=_LARGE_BYTES) as client:
             _put_large(client) if what == "large" else _put_bulky(client)
+
+    @property
+    def stream(self) -> str:
+        return self.broker.url
 
     @property
     def gateway_pid(self) -> int:

@@ -18,32 +18,27 @@ from oncemq.client.sync import Client
 from oncemq.gateways.text.gateway import TextGateway
 from oncemq.gateways.text.settings import TextSettings
 from oncemq.testing.broker_process import BrokerProcess, free_url
-from tests.acceptance.processes import resident_bytes
 from tests.forking import ForkedBroker
 from tests.gateways.hosts import ProcessHost
 from tests.gateways.push.processes import GatewayProcess as PushProcess
 from tests.gateways.push.processes import settings_here
 from tests.gateways.text.rig import Req
 from tests.hostile.attacks import read_request
+from tests.hostile.watched import MIB, Ask, Watched, put
 from tests.hostile.zmtp_peer import ZmtpPeer
 
-MIB = 2**20
 #: Well above every limit, and above the growth that is allowed.
 ENDLESS_BYTES = 1000 * MIB
 #: 1-byte frames, each of which takes 64 bytes of memory.
 TINY_FRAMES = 12_000_000
-#: A peer of a Unix socket sends 1 GB/s. On a busy machine the thread that ends it runs tenths of a second later.
-GROWTH_BYTES_MAX = 500 * MIB
 _LIMITS: dict[str, Any] = {"peer_bytes_max": MIB}
-
-Ask = Callable[[], object]
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     folder = tmp_path_factory.mktemp("hostile")
     flags = ("--segment-bytes=6MiB", "--batch-bytes-max=1MiB", "--peer-bytes-max=1MiB", f"--listen=ipc://{folder}/b")
-    broker = ForkedBroker(folder / "data", *flags, "--write-timeout-ms=2000")
+    broker = ForkedBroker(folder / "data", *flags, "--write-timeout-ms=2000", transport="zeromq")
     broker.start()
     with broker.connect() as client:
         for topic in ("orders", "read"):
@@ -63,7 +58,7 @@ def client(broker: BrokerProcess) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def text(broker: BrokerProcess) -> Iterator[ProcessHost]:
-    settings = TextSettings(listen=free_url(), request_bytes_max=MIB, patience_ms=2000, **_LIMITS)
+    settings = TextSettings(listen=free_url("zeromq"), request_bytes_max=MIB, patience_ms=2000, **_LIMITS)
     host = ProcessHost(TextGateway, (broker.url,), settings)
     host.url = host.start()[0]  # type: ignore[attr-defined]
     yield host
@@ -76,31 +71,6 @@ def push(broker: BrokerProcess) -> Iterator[PushProcess]:
     host.start()
     yield host
     host.kill()
-
-
-class Watched:
-    """A process whose peers are served and whose memory is measured while another peer is hostile."""
-
-    def __init__(self, pid: int, ask: Ask) -> None:
-        self._pid = pid
-        self._ask = ask
-        self.peak = 0
-        self.answers = 0
-
-    def attack(self, attack: Callable[[], object]) -> None:
-        """Run the attack in a thread, ask meanwhile, and check both."""
-        self._ask()
-        idle = resident_bytes(self._pid)
-        with ThreadPoolExecutor(1) as executor:
-            attacking = executor.submit(attack)
-            while not attacking.done():
-                self._ask()
-                self.answers += 1
-                self.peak = max(self.peak, resident_bytes(self._pid))
-            attacking.result()
-        self._ask()
-        assert self.answers
-        assert self.peak - idle < GROWTH_BYTES_MAX
 
 
 def endless(url: str, kind: str, frame_bytes: int = 64 * 1024) -> None:
@@ -131,10 +101,6 @@ def wait_for_hang_up(peer: ZmtpPeer) -> None:
 
 def ipc_of(broker: BrokerProcess) -> str:
     return f"ipc://{broker.folder.parent}/b"
-
-
-def put(client: Client) -> Ask:
-    return lambda: client.put("orders", b"one pizza")
 
 
 @pytest.mark.parametrize("attack", [endless, tiny])

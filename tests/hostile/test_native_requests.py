@@ -13,14 +13,15 @@ from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.processes import wait_until
 from tests.forking import ForkedBroker
 from tests.hostile.native_requests import ATTACKS, NativePeer, Stopping, create_topics
+from tests.transports import TRANSPORTS
 
 TOPICS = 100
 PUTS = 10
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    process = ForkedBroker(tmp_path_factory.mktemp("hostile") / "data")
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    process = ForkedBroker(tmp_path_factory.mktemp("hostile") / "data", transport=request.param)
     process.start()
     create_topics(process.url, TOPICS)
     yield process

@@ -16,6 +16,8 @@ import struct
 from collections.abc import Sequence
 from typing import Self
 
+from tests.stream_peer import is_disconnected
+
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _TIMEOUT_S = 20.0
@@ -99,15 +101,7 @@ class ZmtpPeer:
 
     def wait_until_disconnected(self, timeout_s: float = _TIMEOUT_S) -> bool:
         """Read and drop what arrives until the listener disconnects. Return False after `timeout_s` of silence."""
-        self.socket.settimeout(timeout_s)
-        try:
-            while self.socket.recv(_CHUNK_BYTES):
-                pass
-        except TimeoutError:
-            return False
-        except ConnectionError:
-            pass
-        return True
+        return is_disconnected(self.socket, timeout_s)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import sys
 from pathlib import Path
 
-from oncemq.testing.broker_process import BrokerProcess
+import pytest
+
+from oncemq.testing.broker_process import BrokerProcess, Transport
+from tests.stream_peer import connected
+from tests.transports import TRANSPORTS
 
 _LIMIT = 200
 _FLAGS = ("--segment-bytes=1MiB", "--batch-bytes-max=512KiB")
@@ -19,22 +22,20 @@ def limited() -> list[str]:
     return [sys.executable, "-c", f"{_LIMITED}; os.execv(sys.argv[1], sys.argv[1:])"]
 
 
-def connection_to(broker: BrokerProcess) -> socket.socket:
-    host, _, port = broker.url.removeprefix("tcp://").partition(":")
-    return socket.create_connection((host, int(port)), timeout=20)
-
-
-def test_connections_beyond_the_descriptors_are_refused_and_the_broker_goes_on(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data", *_FLAGS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_connections_beyond_the_descriptors_are_refused_and_the_broker_goes_on(
+    tmp_path: Path, transport: Transport
+) -> None:
+    broker = BrokerProcess(tmp_path / "data", *_FLAGS, transport=transport)
     broker.start(limited())
     try:
-        with broker.connect() as client, contextlib.ExitStack() as connected:
+        with broker.connect() as client, contextlib.ExitStack() as stack:
             client.create_topic("orders")
             client.subscribe("orders", "me")
             for _ in range(2 * _LIMIT):
                 # A refused connection may be closed while it is made.
                 with contextlib.suppress(OSError):
-                    connected.enter_context(connection_to(broker))
+                    stack.enter_context(connected(broker.url))
             # Each of these needs new segments, which are new files.
             for _ in range(12):
                 client.put("orders", b"x" * 400_000)
@@ -48,12 +49,13 @@ def test_connections_beyond_the_descriptors_are_refused_and_the_broker_goes_on(t
         assert broker.stop() == 0
 
 
-def test_connections_beyond_the_setting_are_refused(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "data", *_FLAGS, "--connections-max=2") as broker:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_connections_beyond_the_setting_are_refused(tmp_path: Path, transport: Transport) -> None:
+    with BrokerProcess(tmp_path / "data", *_FLAGS, "--connections-max=2", transport=transport) as broker:
         with broker.connect() as one, broker.connect() as two:
             assert one.health()
             assert two.health()
-            with contextlib.suppress(ConnectionError), connection_to(broker) as third:
+            with contextlib.suppress(ConnectionError), connected(broker.url) as third:
                 # It may be closed while it is made, or after the handshake has begun.
                 while third.recv(4096):
                     pass

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oncemq.broker.network import ZmqNetwork
+from oncemq.broker.network.listeners import Listeners
 from oncemq.config.settings import ServeSettings
 from oncemq.config.sources import load_serve
 from oncemq.gateways.push.counters import Counters
@@ -33,7 +33,7 @@ MODES = pytest.mark.parametrize(("options", "mode"), [({}, 0o600), ({"socket_mod
 @MODES
 def test_a_unix_socket_has_the_mode_of_the_settings(tmp_path: Path, options: dict[str, str], mode: int) -> None:
     path = tmp_path / "broker.sock"
-    network = ZmqNetwork(ServeSettings(listen=(f"ipc://{path}", "tcp://127.0.0.1:*"), **options))  # type: ignore[arg-type]
+    network = Listeners(ServeSettings(listen=(f"ipc://{path}", "tcp://127.0.0.1:*"), **options))  # type: ignore[arg-type]
     try:
         assert stat.S_IMODE(path.stat().st_mode) == mode
     finally:

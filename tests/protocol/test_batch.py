@@ -78,6 +78,17 @@ def test_a_damaged_batch_is_read_or_refused(batch: Batch, data: st.DataObject) -
         _read(bytes(payload))
 
 
+@pytest.mark.parametrize("sizes", [[0], [1], [7], [100], [1023], [1024], [5000], [3, 100], [0, 2000, 1], [1, 0]])
+@pytest.mark.parametrize(("start", "stop"), [(0, 2500), (0, 1), (1023, 2500), (1024, 1024), (17, 1999)])
+def test_values_of_any_size_are_cut_where_they_end(sizes: list[int], start: int, stop: int) -> None:
+    values = [bytes([index % 256]) * sizes[index % len(sizes)] for index in range(2500)]
+    keys = [None if index % 3 == 0 else value for index, value in enumerate(values)]
+    messages = decode_batch(encode_batch(values, keys), "t", 7, start, 0, start, stop)
+    assert [message.offset for message in messages] == list(range(start, stop))
+    assert [message.value for message in messages] == values[start:stop]
+    assert [message.key for message in messages] == keys[start:stop]
+
+
 @pytest.mark.parametrize(("start", "stop"), [(-1, 1), (0, 3), (2, 1)])
 def test_a_slice_outside_the_batch_is_malformed(start: int, stop: int) -> None:
     with pytest.raises(errors.Malformed):

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,8 +16,17 @@ import zmq
 from oncemq.protocol import commands, replies
 from oncemq.protocol.frames import decode_response, encode_request
 from oncemq.testing.broker_process import BrokerProcess
+from tests.acceptance.processes import SMALL
+from tests.forking import ForkedBroker
 
 DEADLINE_MS = 30_000
+
+
+@pytest.fixture
+def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = ForkedBroker(tmp_path / "data", *SMALL, transport="zeromq")
+    yield process
+    process.kill()
 
 
 @pytest.fixture

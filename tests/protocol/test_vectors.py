@@ -12,15 +12,20 @@ from oncemq.protocol.batch import batch_problem, decode_batch, encode_batch, key
 from oncemq.protocol.commands import Command, Keyed, Numbered, Operation
 from oncemq.protocol.frames import decode_request, decode_response, encode_request, encode_response
 from oncemq.protocol.replies import Reply
+from oncemq.protocol.stream import StreamReader, encode_opening
 from tests.protocol.vectors import (
     BATCHES,
     KEY_HASHES,
+    MESSAGES,
+    OPENINGS,
     PATH,
     REPLIES,
     REQUESTS,
     TYPED_BATCHES,
     Batch,
     TypedBatch,
+    frames_of,
+    message_bytes,
     typed_payload,
 )
 
@@ -82,6 +87,27 @@ def test_a_key_has_the_hash_that_was_written_down() -> None:
     assert [(None if key is None else key.hex(), key_hashes([key]).hex()) for key in KEY_HASHES] == written
 
 
+@pytest.mark.parametrize(("what", "properties"), OPENINGS, ids=[one[0] for one in OPENINGS])
+def test_an_opening_has_the_bytes_that_were_written_down(what: str, properties: dict[str, object]) -> None:
+    opening = bytes.fromhex(_found("openings", what)[1]["hex"])
+    assert encode_opening(properties) == opening
+    reader = StreamReader(2**20, 10, as_bytes=True)
+    reader.feed(opening)
+    assert reader.properties == properties
+
+
+@pytest.mark.parametrize(("what", "kind", "name"), MESSAGES, ids=[one[0] for one in MESSAGES])
+def test_a_message_of_the_stream_transport_has_the_bytes_that_were_written_down(
+    what: str, kind: str, name: str
+) -> None:
+    vector = _found("messages", what)[1]
+    assert message_bytes(frames_of(kind, name)) == bytes.fromhex(vector["hex"])
+    assert frames_of(kind, name) == _frames(vector) == _frames(_found(kind, name)[1])
+    reader = StreamReader(2**20, 10, as_bytes=True)
+    reader.feed(encode_opening({}) + bytes.fromhex(vector["hex"]))
+    assert reader.next() == _frames(vector)
+
+
 def test_there_is_a_vector_for_every_command_operation_and_reply() -> None:
     commands = [command for _, found, _ in REQUESTS for command in found]
     operations = [command.operation for command in commands if isinstance(command, Numbered | Keyed)]
@@ -95,3 +121,5 @@ def test_every_vector_is_checked() -> None:
     assert {one["what"] for one in VECTORS["replies"]} == {what for what, _, _ in REPLIES}
     assert {one["what"] for one in VECTORS["batches"]} == {batch[0] for batch in BATCHES}
     assert {one["what"] for one in VECTORS["typed_batches"]} == {batch[0] for batch in TYPED_BATCHES}
+    assert {one["what"] for one in VECTORS["openings"]} == {what for what, _ in OPENINGS}
+    assert {one["what"] for one in VECTORS["messages"]} == {what for what, _, _ in MESSAGES}

@@ -115,6 +115,7 @@ from oncemq.protocol.replies import (
 from oncemq.protocol.schema import Decimal as DecimalType
 from oncemq.protocol.schema import Field, ListType, Scalar, Schema, SchemaVersion, parse_fields
 from oncemq.protocol.schema.arrow import to_arrow
+from oncemq.protocol.stream import encode_message, encode_opening
 
 PATH = Path(__file__).with_name("vectors.json")
 
@@ -452,6 +453,22 @@ REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
     ),
 ]
 
+#: The openings of the stream transport: what it is, and its properties.
+OPENINGS: list[tuple[str, dict[str, object]]] = [
+    ("a client's, without properties", {}),
+    ("a client's, with its name", {"client": "example 1.0"}),
+    ("a broker's", {"message_bytes_max": 21_037_056}),
+    ("a broker's that has no space for the connection", {"error": ["LIMIT_REACHED", "there are too many connections"]}),
+]
+#: Messages of the stream transport: what it is, and which request or reply it contains.
+MESSAGES: list[tuple[str, str, str]] = [
+    ("a request with one frame: hello", "requests", "hello: a user's call"),
+    ("a request with two frames: put", "requests", "put"),
+    ("a request with three frames", "requests", "two sessions' puts in one request"),
+    ("a reply with one frame: stored", "replies", "stored"),
+    ("a reply with three frames: messages", "replies", "messages: the second half of a batch, and a whole one"),
+]
+
 
 def typed_payload(fields: str, version: int, rows: Sequence[Mapping[str, object]]) -> bytes:
     """Encode rows as one typed batch."""
@@ -461,8 +478,23 @@ def typed_payload(fields: str, version: int, rows: Sequence[Mapping[str, object]
     return payload.payload
 
 
+def frames_of(kind: str, what: str) -> list[Frame]:
+    """Return the frames of one of the requests or replies."""
+    if kind == "requests":
+        return next(
+            encode_request(number, commands, payloads)
+            for number, (name, commands, payloads) in enumerate(REQUESTS, 1)
+            if name == what
+        )
+    return next(
+        encode_response(number, replies, payloads)
+        for number, (name, replies, payloads) in enumerate(REPLIES, 1)
+        if name == what
+    )
+
+
 def make() -> dict[str, list[dict[str, object]]]:
-    """Return all vectors, with frames, payloads, keys and hashes in hexadecimal."""
+    """Return all vectors, with bytes, frames, payloads, keys and hashes in hexadecimal."""
     return {
         "batches": [
             {"what": what, "hex": encode_batch(values, keys, headers).hex()} for what, values, keys, headers in BATCHES
@@ -483,7 +515,20 @@ def make() -> dict[str, list[dict[str, object]]]:
             {"what": what, "frames": _hex(encode_response(number, replies, payloads))}
             for number, (what, replies, payloads) in enumerate(REPLIES, 1)
         ],
+        "openings": [
+            {"what": what, "properties": properties, "hex": encode_opening(properties).hex()}
+            for what, properties in OPENINGS
+        ],
+        "messages": [
+            {"what": what, "frames": _hex(frames_of(kind, name)), "hex": message_bytes(frames_of(kind, name)).hex()}
+            for what, kind, name in MESSAGES
+        ],
     }
+
+
+def message_bytes(frames: Sequence[Frame]) -> bytes:
+    """Return a message of the stream transport."""
+    return b"".join(encode_message(frames))
 
 
 def _hex(frames: Sequence[Frame]) -> list[str]:

@@ -264,6 +264,8 @@ def test_the_gateway_gets_the_settings_of_the_broker() -> None:
     [
         ("tcp://0.0.0.0:5555", "tcp://127.0.0.1:5555"),
         ("tcp://[::]:5555", "tcp://[::1]:5555"),
+        ("oncemq://0.0.0.0:5554", "oncemq://127.0.0.1:5554"),
+        ("oncemq://[::]:5554", "oncemq://[::1]:5554"),
         ("tcp://10.0.0.0:5555", "tcp://10.0.0.0:5555"),
         ("ipc:///run/oncemq.sock", "ipc:///run/oncemq.sock"),
     ],

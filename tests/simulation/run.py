@@ -12,7 +12,7 @@ from unittest.mock import patch
 import msgspec
 
 from oncemq import client
-from oncemq.protocol import commands
+from oncemq.protocol import commands, errors
 from tests.simulation.checks.audit import Auditor
 from tests.simulation.environment.faults import has_standby
 from tests.simulation.environment.host import Host
@@ -178,6 +178,8 @@ class Run:
         self._every(world.faults.crash_every_ms, self.host.inject_crash)
         self._every(world.faults.client_crash_every_ms, self._crash_somebody)
         self._every(world.faults.partition_every_ms, self._cut_somebody_off)
+        if world.stream_faults.share:
+            self._every(world.stream_faults.reset_every_ms, self.network.internet.reset_somebody)
         self._every(world.faults.full_every_ms, lambda: self.host.fill_disk(100 + int(self._random.random() * 700)))
 
     def _every(self, mean_ms: int, action: Callable[[], None]) -> None:
@@ -273,6 +275,9 @@ def run_seed(seed: int) -> Outcome:
         except AssertionError:
             # An assertion failed, here or in the code under test.
             violation = "assertion failed:\n" + traceback.format_exc(limit=-4)
+        except errors.OnceMQError:
+            # For example, a broker does not start with what is on its disk.
+            violation = "an error ended the run:\n" + traceback.format_exc(limit=-4)
         finally:
             run.close()
     run.count()

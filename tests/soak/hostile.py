@@ -16,15 +16,19 @@ from typing import Any
 
 import zmq
 
+from oncemq.protocol.stream import encode_message
 from tests.hostile import http_peers
 from tests.hostile.zmtp_peer import ZmtpPeer
 from tests.soak.clients.client import Addresses
+from tests.stream_peer import StreamPeer
 
 _CONNECTIONS = 20
 _TIMEOUT_S = 2.0
 #: The listeners of ZeroMQ, and the type of socket that fits each of them.
-_KINDS = {"native": "DEALER", "text": "REQ", "publish": "PUB", "acks": "DEALER"}
+_KINDS = {"zeromq": "DEALER", "text": "REQ", "publish": "PUB", "acks": "DEALER"}
 _MORE_BYTES_MAX = 8 << 20
+#: No larger than the broker allows.
+_STREAM_BYTES = 4 << 20
 _FLOOD_PACKETS_PER_S = 500
 
 Attack = Callable[[Addresses, float], None]
@@ -53,8 +57,17 @@ def _claim(size: int) -> bytes:
     return b"\x02" + struct.pack(">Q", size)
 
 
+def _stream_claim(size: int) -> bytes:
+    """Return the head of a message of the stream transport of this size."""
+    return struct.pack("<III", size, 1, size - 8)
+
+
+def _stream_urls(addresses: Addresses) -> tuple[str, ...]:
+    return addresses.stream, addresses.stream_unix
+
+
 def _tcp_urls(addresses: Addresses) -> tuple[str, ...]:
-    return (*_zmq_urls(addresses).values(), addresses.feed, addresses.http)
+    return (addresses.stream, *_zmq_urls(addresses).values(), addresses.feed, addresses.http)
 
 
 def unfinished_frames(addresses: Addresses, seconds: float) -> None:
@@ -63,6 +76,8 @@ def unfinished_frames(addresses: Addresses, seconds: float) -> None:
         for field, url in _zmq_urls(addresses).items():
             peer = stack.enter_context(ZmtpPeer(url, _KINDS[field]))
             peer.send_raw(_claim(1 << 20) + bytes(1000), 1000)
+        for url in _stream_urls(addresses):
+            stack.enter_context(StreamPeer(url)).send_raw(_stream_claim(1 << 20) + bytes(1000), 1000)
         time.sleep(seconds)
 
 
@@ -74,6 +89,8 @@ def huge_claims(addresses: Addresses, seconds: float) -> None:
             for field, url in _zmq_urls(addresses).items():
                 peer = stack.enter_context(ZmtpPeer(url, _KINDS[field]))
                 peer.send_raw(_claim(1 << 60) + bytes(1000), 1000)
+            for url in _stream_urls(addresses):
+                stack.enter_context(StreamPeer(url)).send_raw(_stream_claim((1 << 32) - 1) + bytes(1000), 1000)
             time.sleep(0.5)
 
 
@@ -83,15 +100,23 @@ def endless_requests(addresses: Addresses, seconds: float) -> None:
         for field, url in _zmq_urls(addresses).items():
             peer = stack.enter_context(ZmtpPeer(url, _KINDS[field]))
             peer.send_unfinished(bytes(1000), _MORE_BYTES_MAX // 1000)
+        for url in _stream_urls(addresses):
+            stack.enter_context(StreamPeer(url)).send_raw(
+                _stream_claim(_STREAM_BYTES) + bytes(_STREAM_BYTES - 9), _STREAM_BYTES
+            )
         time.sleep(seconds)
 
 
 def unread_replies(addresses: Addresses, seconds: float) -> None:
     """Requests whose replies are never read."""
     is_time = _until(seconds)
-    with zmq.Context() as context:
-        dealers = [_dealer(context, url) for url in (addresses.native, addresses.text, addresses.acks)]
+    with zmq.Context() as context, ExitStack() as stack:
+        dealers = [_dealer(context, url) for url in (addresses.zeromq, addresses.text, addresses.acks)]
+        peers = [stack.enter_context(StreamPeer(url, receive_buffer_bytes=4096)) for url in _stream_urls(addresses)]
+        request = b"".join(encode_message([b"no request"]))
         while is_time():
+            for peer in peers:
+                _sent(peer.socket, request)
             for dealer in dealers:
                 if dealer.poll(0, zmq.POLLOUT):
                     dealer.send_multipart([b"", b"get nothing nobody"])
@@ -195,7 +220,8 @@ def attack(kind: str, addresses: Addresses, seconds: float) -> int:
 def hold_connections(addresses: Addresses) -> int:
     """Hold connections until it is killed: a leak on purpose."""
     with ExitStack() as stack:
-        for _ in range(2 * _CONNECTIONS):
-            stack.enter_context(ZmtpPeer(addresses.native))
+        for _ in range(_CONNECTIONS):
+            stack.enter_context(ZmtpPeer(addresses.zeromq))
+            stack.enter_context(StreamPeer(addresses.stream))
         while True:
             time.sleep(1)

@@ -220,7 +220,7 @@ class RoundFailed(Exception):
 
 @contextmanager
 def _connected(context: RoundContext) -> Iterator[oncemq.Client]:
-    with oncemq.connect(context.addresses.native, label=AUDITOR, **PATIENT) as client:
+    with oncemq.connect(context.addresses.stream, label=AUDITOR, **PATIENT) as client:
         yield client
 
 

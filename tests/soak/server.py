@@ -11,8 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from oncemq.config.addresses import split_address, stream_place, unix_path
 from oncemq.testing.broker_process import BrokerProcess, free_port, free_ports
 from oncemq.tools.faults.processes import children_of
+from tests.acceptance.campaigns.addresses import listen_everywhere
 from tests.soak.clients.client import Addresses
 from tests.soak.plan import Victim
 
@@ -37,9 +39,13 @@ class Server:
         host, push = "127.0.0.1", free_ports(3)
         text, udp = free_port(), free_port()
         flags = (f"--text={host}:{text}", f"--push={host}:{push}", f"--udp={host}:{udp}")
-        self.broker = BrokerProcess(folder / "data", *FLAGS, *flags, http=True)
+        _, stream_unix, zeromq = listen_everywhere(folder)
+        listeners = (f"--listen={stream_unix}", f"--listen={zeromq}")
+        self.broker = BrokerProcess(folder / "data", *FLAGS, *listeners, *flags, http=True)
         self.addresses = Addresses(
-            native=self.broker.url,
+            stream=self.broker.url,
+            stream_unix=stream_unix,
+            zeromq=zeromq,
             http=self.broker.http_url,
             text=f"tcp://{host}:{text}",
             publish=f"tcp://{host}:{push}",
@@ -109,6 +115,6 @@ def _killed(pid: int) -> bool:
 
 
 def _listens(url: str) -> bool:
-    host, _, port = url.rpartition("/")[2].partition(":")
-    with socket.socket() as probe:
-        return probe.connect_ex((host, int(port))) == 0
+    path = unix_path(url)
+    with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as probe:
+        return probe.connect_ex(stream_place(url) if path else split_address(url)) == 0

@@ -21,6 +21,8 @@ from oncemq.protocol.errors import PipelineFailed
 from oncemq.spark import jvm, session
 from oncemq.testing.spark import QUICK_START
 
+#: The last line of standard error before Java is killed. What follows may be tracebacks of Spark's workers.
+JAVA_IS_KILLED = "Java is killed now."
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -74,7 +76,9 @@ def batch(spark: SparkSession, folder: str) -> list[tuple[int, int]]:
 
 def start_stream(spark: SparkSession, folder: str) -> StreamingQuery:
     odd = spark.readStream.format("numbers").load().selectExpr("number % 2 as odd").groupBy("odd").count()
-    query = odd.writeStream.outputMode("complete").format("memory").queryName("counts")
+    # It is stopped between two batches: one that is interrupted may be reported as an error.
+    stream = odd.writeStream.trigger(processingTime="1 second")
+    query = stream.outputMode("complete").format("memory").queryName("counts")
     return query.option("checkpointLocation", f"{folder}/checkpoint").start()
 
 
@@ -100,6 +104,8 @@ def interrupt() -> bool:
 def lose_java(spark: SparkSession) -> list[str]:
     """Kill the Java process, as a kernel without memory does. What the error says, and whether anything is left."""
     found = []
+    sys.stderr.write(JAVA_IS_KILLED + "\n")
+    sys.stderr.flush()
     try:
         with jvm.quiet_loss(), jvm.explained():
             os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)  # type: ignore[union-attr]

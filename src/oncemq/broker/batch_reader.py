@@ -35,7 +35,7 @@ REPORT_EVERY_GETS = 100
 _MET_MAX = 10_000
 
 _BatchesT = TypeVar("_BatchesT", GetReply, AnyPart)
-_Payloads = list[tuple[bytes, int]]
+_Payloads = list[tuple[Frame, int]]
 
 
 class BatchReader:
@@ -177,7 +177,7 @@ def _references(topic_id: int, slices: Sequence[Slice]) -> list[RecordRef]:
 
 
 def _with_batches(
-    reply: _BatchesT, slices: Sequence[Slice], found: Sequence[tuple[bytes, int]], payloads: list[Frame]
+    reply: _BatchesT, slices: Sequence[Slice], found: Sequence[tuple[Frame, int]], payloads: list[Frame]
 ) -> _BatchesT:
     """Return the reply with the batches that were read. If fewer were read than decided, it ends after the last one."""
     heads = []

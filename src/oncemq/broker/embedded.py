@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -89,6 +89,8 @@ class _Hub:
     def take(self, wait_ms: int) -> list[Arrival]:  # noqa: ARG002
         arrived, self._arrived = self._arrived, []
         return arrived
+
+    def when_gone(self, call: Callable[[bytes], None]) -> None: ...
 
     def is_reading(self, peer: bytes) -> bool:  # noqa: ARG002
         return True

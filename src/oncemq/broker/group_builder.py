@@ -21,6 +21,7 @@ class GroupBuilder:
         "_position",
         "_slot",
         "_used_bytes",
+        "capacity_bytes",
         "events",
         "log_lines",
         "now_ms",
@@ -33,6 +34,8 @@ class GroupBuilder:
         self.records: list[Record] = []
         #: Level and text of lines that are logged after the sync, when what they say is true.
         self.log_lines: list[tuple[int, str]] = []
+        #: The space of an empty group: what needs more is never accepted.
+        self.capacity_bytes = journal.group_capacity_bytes
         self._journal = journal
         self._group_bytes_max = group_bytes_max
         self._slot = NO_SPACE
@@ -40,25 +43,22 @@ class GroupBuilder:
         self._position = 0
         self._used_bytes = 0
 
-    @property
-    def capacity_bytes(self) -> int:
-        """The space of an empty group: what needs more is never accepted."""
-        return self._journal.group_capacity_bytes
-
     def next_slot(self, need_bytes: int) -> WriteSlot | None:
         """Return the position of the next record and the space that is left. None means that this group is full, and
         that the next group may have space."""
-        if self._used_bytes + need_bytes > self._slot.free_bytes or self._used_bytes > self._group_bytes_max:
+        slot, used_bytes = self._slot, self._used_bytes
+        if used_bytes + need_bytes > slot.free_bytes or used_bytes > self._group_bytes_max:
             if self.events:
                 return None
-            self._slot = self._journal.next_slot(need_bytes)
-            self._position = self._slot.position
-        free_bytes = self._slot.free_bytes - self._used_bytes
+            slot = self._slot = self._journal.next_slot(need_bytes)
+            self._position = slot.position
+        free_bytes = slot.free_bytes - used_bytes
         if free_bytes < need_bytes:
             return WriteSlot(self._position, 0, 0)
+        if not used_bytes:
+            return slot
         # The journal gives either all of the space or none of it to new messages.
-        writable_bytes = min(self._slot.writable_bytes - self._used_bytes, free_bytes)
-        reserve_bytes = min(self._slot.reserve_bytes - self._used_bytes, free_bytes)
+        writable_bytes, reserve_bytes = slot.writable_bytes - used_bytes, slot.reserve_bytes - used_bytes
         return WriteSlot(self._position, free_bytes, writable_bytes, reserve_bytes)
 
     def add(self, event: Event, need_bytes: int) -> None:
@@ -68,7 +68,7 @@ class GroupBuilder:
     def add_payload(self, event: Stored | Staged | Delayed | Moved, count: int, checksum: int, payload: Frame) -> None:
         """Add the payload of an event that was added before."""
         assert event.position == self._position
-        first_offset = event.first_offset if isinstance(event, Stored | Moved) else -1
+        first_offset = event.first_offset if type(event) is Stored or type(event) is Moved else -1
         self.records.append(Record(event.position, event.topic_id, first_offset, count, checksum, payload))
         self._position = record_end(self._position, len(payload))
 

@@ -3,6 +3,9 @@
 Copy-forward frees an extent that holds few live records: these records are appended again as ordinary events, and the
 next release recycles the extent. It scans the extent itself for records, so that no map from extents to batches has to
 be kept. Only if the scan misses live records, because their group is damaged, does it search the whole index for them.
+
+A step takes time that the requests of this round and of the next one wait for. So a round that has recorded something
+for requests does about as much for housekeeping as for them, and a step of full size is left to rounds without events.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import msgspec
 from oncemq.broker.group_builder import GroupBuilder, copy_bytes
 from oncemq.engine.engine import Engine
 from oncemq.engine.record_locator import ExtentSearch, RecordLocator
-from oncemq.engine.snapshot.capture import Capture
+from oncemq.engine.snapshot.capture import CHUNK_ENTITIES, Capture
 from oncemq.journal.contract import Extent, Journal, RecordHead, RecordRef, SnapshotWriter
 from oncemq.protocol import errors
 
@@ -25,6 +28,10 @@ log = logging.getLogger("oncemq.broker")
 _SCAN_BYTES = 1024 * 1024
 #: Maximum entries of the index that one round searches.
 _SEARCH_ENTRIES = 20_000
+#: Records and bytes that a round may copy, and entities that it may add to a snapshot, however little it has recorded.
+BUSY_COPY_RECORDS = 20
+BUSY_COPY_BYTES = 16 * 1024
+BUSY_ENTITIES = 20
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +75,8 @@ class Housekeeping:
         """Continue with a snapshot, and look regularly for other work. Everything is synced at this point."""
         self._events += len(builder.events)
         if self._capture is not None:
-            self._continue_snapshot()
+            events = len(builder.events)
+            self._continue_snapshot(min(CHUNK_ENTITIES, max(events, BUSY_ENTITIES)) if events else CHUNK_ENTITIES)
         if builder.now_ms >= self.next_look_ms:
             self.next_look_ms = builder.now_ms + self._policy.look_every_ms
             self._look()
@@ -103,10 +111,10 @@ class Housekeeping:
             self._capture = self._engine.capture()
             self._events = 0
 
-    def _continue_snapshot(self) -> None:
+    def _continue_snapshot(self, entities_max: int = CHUNK_ENTITIES) -> None:
         assert self._capture is not None
         assert self._writer is not None
-        chunk = self._capture.chunk()
+        chunk = self._capture.chunk(entities_max)
         try:
             if chunk is not None:
                 self._writer.add(chunk)
@@ -157,8 +165,11 @@ class Housekeeping:
     def _copy_some(self, builder: GroupBuilder, extent_copy: _ExtentCopy) -> bool:
         """Return False if the journal has no space for the next record."""
         locator = RecordLocator(self._engine.state)
-        left_bytes = self._policy.copy_round_bytes
-        for _ in range(self._policy.copy_round_records):
+        left_bytes, left_records = self._policy.copy_round_bytes, self._policy.copy_round_records
+        if builder.events:
+            left_bytes = min(left_bytes, max(builder.record_bytes(), BUSY_COPY_BYTES))
+            left_records = min(left_records, max(len(builder.events), BUSY_COPY_RECORDS))
+        for _ in range(left_records):
             head = extent_copy.next()
             if head is None:
                 if extent_copy.is_over:

@@ -1,6 +1,6 @@
 """The broker's loop. `run_once` holds the central guarantee: take requests, decide, append, sync, and only then send.
 
-All requests that arrive during one sync share the next one. This module knows neither ZeroMQ nor files nor the wall
+All requests that arrive during one sync share the next one. This module knows neither sockets nor files nor the wall
 clock: network, journal and clock are interfaces, and the simulator runs this same code.
 """
 
@@ -74,6 +74,9 @@ class Broker:
         self.housekeeping = Housekeeping(journal, self.engine, policy or Policy(), self.counters)
         self.reader = BatchReader(journal, self.engine)
         self.waiting = WaitingRequests()
+        #: Peers whose connections have ended since the last round, or that have requests in the queue.
+        self._gone: list[bytes] = []
+        network.when_gone(self._gone.append)
         self._queue = RequestQueue()
         #: Replies to requests that were refused without a decision.
         self._refused: list[tuple[bytes, list[Frame]]] = []
@@ -85,19 +88,20 @@ class Broker:
 
     def run_once(self, wait_ms: int = 0) -> None:
         """Run one round. Raise JournalFailed or ApplyFailed; then no request of this round was answered."""
-        self._receive(0 if self.busy else wait_ms)
-        builder = GroupBuilder(self.journal, self.clock.now_ms(), self.limits.group_bytes_max)
+        now_ms = self._receive(0 if wait_ms and self.busy else wait_ms)
+        journal, network = self.journal, self.network
+        builder = GroupBuilder(journal, now_ms, self.limits.group_bytes_max)
         finished, refused = self._decide(builder)
         if builder.events:
-            rows = project(self.engine.state, builder.events, self.journal.tables_wanted)
-            self.journal.append(builder.build(rows))
-            self.journal.sync()
+            wanted = journal.tables_wanted
+            journal.append(builder.build(project(self.engine.state, builder.events, wanted) if wanted else None))
+            journal.sync()
         # Nothing is sent before this line: a reply is a promise that its effect is durable.
         for request in finished:
-            if self.network.is_reading(request.peer):
+            if network.is_reading(request.peer):
                 self._send(request.peer, request.encode_response(self.reader))
         for peer, frames in refused:
-            if self.network.is_reading(peer):
+            if network.is_reading(peer):
                 self._send(peer, frames)
         self._after_round(builder)
 
@@ -106,17 +110,19 @@ class Broker:
         self.journal.ensure_not_fenced()
         self.network.send(peer, frames)
 
-    def _receive(self, wait_ms: int) -> None:
-        """Take what has arrived. What exceeds a peer's share of a full queue is refused at once: the requests of other
-        peers may be behind it."""
-        is_full = self._queue.is_full
+    def _receive(self, wait_ms: int) -> int:
+        """Take what has arrived, and return the time. What exceeds a peer's share of a full queue is refused at once:
+        the requests of other peers may be behind it."""
+        queue = self._queue
+        is_full = queue.is_full
         arrivals = self.network.take(wait_ms)
         now_ms = self.clock.now_ms()
         for peer, frames in arrivals:
-            if is_full and self._queue.is_share_used(peer):
+            if is_full and queue.is_share_used(peer):
                 self._refuse(peer, frames)
             else:
-                self._queue.add(peer, frames, now_ms)
+                queue.add(peer, frames, now_ms)
+        return now_ms
 
     def _refuse(self, peer: bytes, frames: Sequence[Frame]) -> None:
         """Answer that the queue is full. What exceeds the budget gets no answer: clients send it again."""
@@ -136,31 +142,37 @@ class Broker:
         self._is_tick_late = not current.tick()
         current.wake()
         self.housekeeping.copy_forward(builder)
-        refused, self._refused = self._refused, []
-        self._refusal_budget = RefusalBudget()
+        refused = self._refused
+        if refused:
+            self._refused = []
+            self._refusal_budget = RefusalBudget()
         return current.finished, refused
 
     def _take_turns(self, current: Round) -> None:
         """Let each peer with requests have one turn. A peer that is alone goes on until the budget is used up or
         another peer's request arrives."""
         served: set[bytes] = set()
-        self._queue.start_round()
+        requests = self._queue
+        requests.start_round()
         while not current.full and not current.budget.is_round_over:
-            queue = self._queue.next_turn(self.clock.now_ms())
+            queue = None
+            if requests.is_round_open:
+                now_ms = self.clock.now_ms()
+                current.budget.start_turn(now_ms)
+                queue = requests.next_turn(now_ms)
             if queue is not None:
                 served.add(queue.peer)
                 self._take_turn(current, queue)
-            elif self._queue.has_turns and len(served) == 1:
-                if len(self._queue) < _RECEIVE_BELOW:
+            elif requests.has_turns and len(served) == 1:
+                if len(requests) < _RECEIVE_BELOW:
                     self._receive(0)
-                self._queue.continue_round()
+                requests.continue_round()
             else:
                 break
 
     def _take_turn(self, current: Round, queue: PeerQueue) -> None:
         budget = current.budget
-        budget.start_turn()
-        while queue and not current.full and not budget.is_turn_over:
+        while (queue.arrivals or queue.unfinished) and not current.full and not budget.is_turn_over:
             request = queue.unfinished or self._next_request(current, queue)
             if request is not None:
                 queue.unfinished = None if current.advance(request) else request
@@ -172,7 +184,9 @@ class Broker:
     def _next_request(self, current: Round, queue: PeerQueue) -> Request | None:
         """Return the next request of a peer, or None if it can't be decoded."""
         frames = self._queue.take(queue)
-        current.budget.spend(units_of_header(frames))
+        units = units_of_header(frames)
+        if units:
+            current.budget.spend(units)
         try:
             decoded, payloads = decode_request(frames)
         except errors.Refused as error:
@@ -204,7 +218,19 @@ class Broker:
             self._confirm_due_ms = None
         else:
             self._record_time(builder.now_ms, self._record_time_every_ms)
+        if self._gone:
+            self._forget_gone()
         self.housekeeping.after_round(builder)
+
+    def _forget_gone(self) -> None:
+        """Drop the waiting requests of peers that are gone. What they have put is executed."""
+        gone = self._gone[:]
+        self._gone.clear()
+        for peer in gone:
+            if self._queue.has(peer):
+                self._gone.append(peer)
+            else:
+                self.waiting.drop_peer(peer)
 
     def _record_time(self, now_ms: int, every_ms: int) -> None:
         """Record the time in an empty group, if nothing was recorded for this long and there is space."""
@@ -228,16 +254,16 @@ class Broker:
         """Return how long the loop may wait for the network."""
         if self.busy:
             return 0
-        now_ms = self.clock.now_ms()
-        due = [
+        soonest_ms = self.housekeeping.next_look_ms
+        for due_ms in (
             self._confirm_due_ms,
             self.waiting.next_deadline_ms(),
             self._queue.next_release_ms(),
             self.engine.next_tick_ms(),
-            self.housekeeping.next_look_ms,
-        ]
-        soonest_ms = min((time for time in due if time is not None), default=now_ms + LOOP_WAIT_MS_MAX)
-        return max(1, min(soonest_ms - now_ms, LOOP_WAIT_MS_MAX))
+        ):
+            if due_ms is not None and due_ms < soonest_ms:
+                soonest_ms = due_ms
+        return max(1, min(soonest_ms - self.clock.now_ms(), LOOP_WAIT_MS_MAX))
 
     def stop(self) -> None:
         """Answer all requests that were taken, write a snapshot, and close the journal. Raise as `run_once`."""

@@ -78,7 +78,7 @@ class Round:
         clock: Clock,
     ) -> None:
         #: Of the turns of peers. Waiting requests that are woken have a budget of their own.
-        self.budget = WorkBudget(clock)
+        self.budget = WorkBudget(clock, builder.now_ms)
         self.finished: list[Request] = []
         #: The group has no space for the next command, which must wait for the next round.
         self.full = False
@@ -95,12 +95,12 @@ class Round:
     def advance(self, request: Request) -> bool:
         """Decide the commands that are left. Return True if the request is finished or waits for messages, and False
         if it continues in the next round."""
-        commands = request.commands
+        commands, budget = request.commands, self.budget
         for index in range(len(request.replies), len(commands)):
-            if self.budget.is_turn_over:
+            if budget.is_turn_over:
                 return self._interrupt(request)
             command = commands[index]
-            if self._is_reply_full(request, command):
+            if index and self._is_reply_full(request, command):
                 request.answer(_REPLY_FULL)
                 continue
             decision = self._step(command, request.payloads[index])
@@ -108,8 +108,8 @@ class Round:
                 self.full = True
                 return self._interrupt(request)
             self._counters["commands"] += 1
-            self.budget.spend(units_of(self._engine.state, command, decision))
-            if isinstance(command, Leave) and isinstance(decision.reply, Done):
+            budget.spend(units_of(self._engine.state, command, decision))
+            if type(command) is Leave and isinstance(decision.reply, Done):
                 self._end_take(command)
             if decision.waits_for and (wait_ms := wait_ms_of(request)):
                 return self._wait(request, decision, wait_ms)
@@ -171,20 +171,23 @@ class Round:
     def wake_unserved(self) -> None:
         """Answer waiting requests that the last group had no space for. This comes first in a round: otherwise a
         series of full groups could keep them waiting."""
-        unserved, self._waiting.unserved = self._waiting.unserved, {}
-        self._wake_all(unserved)
+        if self._waiting.unserved:
+            unserved, self._waiting.unserved = self._waiting.unserved, {}
+            self._wake_all(unserved)
 
     def wake(self) -> None:
         """Answer the waiting requests that have messages now, and those whose deadline has passed."""
-        self._wake_all(dict.fromkeys(self._to_wake, EVERYONE))
-        for waiting in self._waiting.take_expired(self._builder.now_ms, ROUND_UNITS_MAX):
-            self._finish(waiting.request)
+        if self._to_wake:
+            self._wake_all(dict.fromkeys(self._to_wake, EVERYONE))
+        if self._waiting:
+            for waiting in self._waiting.take_expired(self._builder.now_ms, ROUND_UNITS_MAX):
+                self._finish(waiting.request)
         for request in self._replaced:
             self._finish(request)
 
     def _wake_all(self, targets: Mapping[WaitTarget, int]) -> None:
         """Wake the given number of requests for each target. What exceeds the budget is left to the next round."""
-        budget = WorkBudget(self._clock)
+        budget = WorkBudget(self._clock, self._clock.now_ms())
         for target, count in targets.items():
             if budget.is_round_over:
                 self._waiting.unserved[target] = count
@@ -247,14 +250,15 @@ class Round:
 
     def _step(self, command: Command, payloads: tuple[Frame, ...]) -> Decision | None:
         """Decide a command and record its event. Return None if the group has no space."""
+        builder = self._builder
         need = need_bytes(command)
-        if need > self._builder.capacity_bytes:
-            return Decision(_too_large(need, self._builder.capacity_bytes))
-        slot = self._builder.next_slot(need)
+        if need > builder.capacity_bytes:
+            return Decision(_too_large(need, builder.capacity_bytes))
+        slot = builder.next_slot(need)
         if slot is None:
             return None
-        if isinstance(command, Health):
-            return Decision(self._health(self._builder.now_ms))
+        if type(command) is Health:
+            return Decision(self._health(builder.now_ms))
         envelopes = payloads_of(command) if payloads else ()
         for envelope, payload in zip(envelopes, payloads, strict=True):
             if checksum(payload) != envelope.checksum:
@@ -288,6 +292,10 @@ class Round:
         self._builder.log_lines += [(level, line) for line in lines]
 
     def _add_payloads(self, event: Event, envelopes: tuple[Envelope, ...], payloads: tuple[Frame, ...]) -> None:
+        if type(event) is Stored:
+            if event.position:
+                self._builder.add_payload(event, envelopes[0].count, envelopes[0].checksum, payloads[0])
+            return
         stored = [part for part in _parts(event) if isinstance(part, Stored | Staged | Delayed)]
         # A refusal stores nothing; otherwise there is one part for each payload.
         for part, envelope, payload in zip(stored, envelopes, payloads, strict=bool(stored)):

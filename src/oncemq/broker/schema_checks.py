@@ -6,7 +6,7 @@ as a refusal, so that it is recorded under the command's number like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from oncemq.engine.state.state import State
@@ -25,10 +25,10 @@ from oncemq.protocol.schema.values.payload import check_payload
 def refuse_values(state: State, command: commands.Command, payloads: Sequence[Frame]) -> Refusal | None:
     """Return what is wrong with a command whose payloads are intact: a value that does not match the schema, or a
     schema whose values this broker can't check."""
-    if not isinstance(command, commands.Numbered | commands.Keyed):
+    if type(command) is not commands.Numbered and type(command) is not commands.Keyed:
         return None
     operation = command.operation
-    if isinstance(operation, commands.PutSchema):
+    if type(operation) is commands.PutSchema:
         return _refuse_schema(state, operation)
     for index, (topic, envelope) in enumerate(_puts(state, operation)):
         if topic is None or not is_checked(topic, envelope):
@@ -66,11 +66,11 @@ def _codec(version: tuple[str, int, int], schema: Schema) -> Codec:
 
 def checked_bytes(state: State, operation: commands.Operation) -> int:
     """Return the bytes of an operation's payloads that the broker decodes to check them."""
-    return sum(
-        envelope.size
-        for topic, envelope in _puts(state, operation)
-        if topic is not None and is_checked(topic, envelope)
-    )
+    size = 0
+    for topic, envelope in _puts(state, operation):
+        if topic is not None and is_checked(topic, envelope):
+            size += envelope.size
+    return size
 
 
 def is_checked(topic: Topic, envelope: commands.Envelope) -> bool:
@@ -81,12 +81,12 @@ def is_checked(topic: Topic, envelope: commands.Envelope) -> bool:
     return envelope.schema_topic_id in (0, topic.id)
 
 
-def _puts(state: State, operation: commands.Operation) -> Iterator[tuple[Topic | None, commands.Envelope]]:
-    if isinstance(operation, commands.Put | commands.Stage):
-        yield state.topics.get(operation.topic), operation.envelope
-    elif isinstance(operation, commands.Transact):
-        for put in operation.puts:
-            yield state.topics.get(put.topic), put.envelope
+def _puts(state: State, operation: commands.Operation) -> Sequence[tuple[Topic | None, commands.Envelope]]:
+    if type(operation) is commands.Put or type(operation) is commands.Stage:
+        return ((state.topics.get(operation.topic), operation.envelope),)
+    if type(operation) is commands.Transact:
+        return [(state.topics.get(put.topic), put.envelope) for put in operation.puts]
+    return ()
 
 
 def _refuse_schema(state: State, operation: commands.PutSchema) -> Refusal | None:

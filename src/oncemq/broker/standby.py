@@ -16,7 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from oncemq.broker.network import Network, ZmqNetwork
+from oncemq.broker.network import Network
+from oncemq.broker.network.listeners import Listeners
 from oncemq.config.settings import ServeSettings
 from oncemq.journal.contract import Journal
 from oncemq.protocol import errors
@@ -103,7 +104,7 @@ class Standby:
 def serve_with_lease(
     settings: ServeSettings,
     lease_at: Callable[[str], Lease],
-    serve_journal: Callable[[Journal, ZmqNetwork], int],
+    serve_journal: Callable[[Journal, Listeners], int],
     stopping: Callable[[], bool],
     say: Callable[[str], None],
 ) -> int:
@@ -112,7 +113,7 @@ def serve_with_lease(
 
     `serve_journal` is called each time the lease is taken, with a journal and sockets that are used only once. It
     raises JournalFailed when the lease is lost."""
-    network = ZmqNetwork(settings)
+    network = Listeners(settings)
     addresses = network.addresses
     lease = lease_at(addresses[0])
     standby = Standby(lease, settings.lease_ms, say)
@@ -129,7 +130,7 @@ def serve_with_lease(
                 journal.close()
             # The state that the broker had loaded is garbage now.
             gc.unfreeze()
-            network = ZmqNetwork(settings, addresses)
+            network = Listeners(settings, addresses)
             # An immediate attempt would fail for the same reason.
             standby.pause(network)
         return 0

@@ -245,7 +245,7 @@ class Client:
         *,
         auto_ack: bool = True,
         filter: Wanted | None = None,
-        prefetch_bytes: int = 1024 * 1024,
+        prefetch_bytes: int = 2 * 1024 * 1024,
         idle_s: float = 0.0,
     ) -> Subscription:
         """Create a durable subscription, and its topic if that does not exist. An existing subscription is returned
@@ -272,7 +272,7 @@ class Client:
         hold_ms: int = 0,
         busy_s: float = 0.0,
         filter: Wanted | None = None,
-        prefetch_bytes: int = 1024 * 1024,
+        prefetch_bytes: int = 2 * 1024 * 1024,
     ) -> Subscription:
         """Return an existing subscription. Its first use takes it over from another client that uses it.
 
@@ -293,7 +293,7 @@ class Client:
         *,
         auto_ack: bool = True,
         filter: Wanted | None = None,
-        prefetch_bytes: int = 1024 * 1024,
+        prefetch_bytes: int = 2 * 1024 * 1024,
         idle_s: float = 0.0,
     ) -> PatternSubscription:
         """Create a durable subscription to every topic that matches a pattern, now or later. An existing one is
@@ -315,7 +315,7 @@ class Client:
         *,
         auto_ack: bool = True,
         filter: Wanted | None = None,
-        prefetch_bytes: int = 1024 * 1024,
+        prefetch_bytes: int = 2 * 1024 * 1024,
     ) -> PatternSubscription:
         """Return an existing subscription by pattern. Its first use takes it over from another client that uses it.
 
@@ -401,7 +401,7 @@ class Client:
         feed: str = "tcp://127.0.0.1:5558",
         auto_ack: bool = True,
         filter: Wanted | None = None,
-        prefetch_bytes: int = 1024 * 1024,
+        prefetch_bytes: int = 2 * 1024 * 1024,
     ) -> PushSubscription:
         """Create a durable subscription whose messages come from a push gateway's live feed. What the feed has lost
         comes from the broker, so that each message is delivered once and in order. Otherwise as `subscribe`.

@@ -29,9 +29,9 @@ def connect(
 ) -> Client:
     """Connect to a broker.
 
-    `url`: `tcp://HOST:PORT` or `ipc://PATH`; `file:FOLDER` or `memory:` for a broker inside this process. With several
-    addresses, as a sequence or separated by commas, the next one is tried when one does not answer. Default: the
-    environment's ONCEMQ_URL, or tcp://127.0.0.1:5555.
+    `url`: `oncemq://HOST:PORT` or `oncemq+unix://PATH`; `file:FOLDER` or `memory:` for a broker inside this process;
+    for ZeroMQ, `tcp://HOST:PORT` or `ipc://PATH`. With several addresses, as a sequence or separated by commas, the
+    next one is tried when one does not answer. Default: the environment's ONCEMQ_URL, or oncemq://127.0.0.1:5554.
 
     `outbox`: a file on this machine. What is put is written there first, and reaches the broker automatically, once
     and in order, even if this process dies. The broker need not be reachable.
@@ -47,6 +47,8 @@ def connect(
       (256 KiB).
     - `linger_ms`: `put_nowait` sends a batch that is not full after this time (5.0).
     - `buffer_bytes`: `put_nowait` waits while this many bytes are unanswered (64 MiB).
+    - `busy_poll_us`: how many microseconds a call looks for its reply without sleeping (0). A single put returns
+      sooner, and its thread uses a whole CPU meanwhile. Only for `oncemq://` and `oncemq+unix://`.
     - `record`: a folder. What this client puts and consumes is recorded there, for `oncemq pipeline audit`. Default:
       the environment's ONCEMQ_RECORD; `""` for none.
 
@@ -56,7 +58,7 @@ def connect(
     ...     client.put("orders", "one pizza", create=True)
     """
     settings = settings_of(url, outbox, options)
-    transport = open_transport(settings.urls)
+    transport = open_transport(settings.urls, settings.busy_poll_us)
     if outbox is not None:
         return _connect_outbox(settings, transport)
     client = make_client(ThreadDriver(settings.make_core(), transport), settings)

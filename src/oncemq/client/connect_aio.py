@@ -19,6 +19,7 @@ from oncemq.client.producer.producer import Producer
 from oncemq.client.runtime.background import BackgroundTimer
 from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.transport import WatchedTransport, open_transport
+from oncemq.protocol import errors
 
 #: A client, with or without an outbox.
 C = TypeVar("C", bound=Client)
@@ -35,14 +36,18 @@ def connect(
 def connect(
     url: str | Sequence[str] | None = None, *, outbox: str | os.PathLike[str] | None = None, **options: Any
 ) -> Connecting[Any]:
-    """Connect to a broker, on the running event loop. `oncemq.connect` explains the options.
+    """Connect to a broker, on the running event loop. `oncemq.connect` explains the options; `busy_poll_us` is for
+    blocking clients only.
 
     >>> async with oncemq.aio.connect() as client:
     ...     await client.put("orders", "one pizza", create=True)
 
     Or `client = await oncemq.aio.connect()`, and `await client.close()` at the end.
     """
-    return Connecting(settings_of(url, outbox, options), _connect if outbox is None else _connect_outbox)
+    settings = settings_of(url, outbox, options)
+    if settings.busy_poll_us:
+        raise errors.SettingInvalid("busy_poll_us is for blocking clients: here the event loop waits")
+    return Connecting(settings, _connect if outbox is None else _connect_outbox)
 
 
 class Connecting(Generic[C]):

@@ -31,6 +31,7 @@ class OutboxOptions(TypedDict, total=False):
     batch_bytes: int
     linger_ms: float
     buffer_bytes: int
+    busy_poll_us: int
     record: str | os.PathLike[str] | None
 
 
@@ -55,6 +56,7 @@ class ConnectSettings(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: int = 256 * 1024
     linger_ms: float = 5.0
     buffer_bytes: int = 64 * 1024 * 1024
+    busy_poll_us: int = 0
     record: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
@@ -66,6 +68,8 @@ class ConnectSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.SettingInvalid("batch_messages and batch_bytes must be at least 1")
         if self.linger_ms < 0 or self.buffer_bytes < 1:
             raise errors.SettingInvalid("linger_ms must not be below 0, and buffer_bytes must be at least 1")
+        if self.busy_poll_us < 0:
+            raise errors.SettingInvalid("busy_poll_us must not be below 0")
         if self.outbox is not None and self.name is not None:
             raise errors.SettingInvalid("name can't be used with an outbox, which has its own session; leave it out")
         _check_folder(self.record_folder)

@@ -15,7 +15,7 @@ import msgspec
 from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.producer.encoding import check_columns, make_put
 from oncemq.client.runtime.flow import Flow, Until
-from oncemq.client.schemas.claims import raw_or_object
+from oncemq.client.schemas.claims import all_raw_or_objects
 from oncemq.client.schemas.topic_schemas import STALE
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.batch import checksum
@@ -46,7 +46,7 @@ class Stages:
         """Store messages out of sight. Returns the stage's count."""
         check_columns(values, None, None)
         schemas = self._context.schemas
-        found = [raw_or_object(value) for value in values]
+        found = all_raw_or_objects(values)
         whose = (stage, topic, writer, batch)
         return schemas.retrying([topic], lambda: self._stage(whose, found))
 

@@ -23,6 +23,7 @@ from oncemq.client.producer.batch_buffer import PendingMessage
 from oncemq.client.producer.encoding import Headers, Value, one_message
 from oncemq.client.producer.producer import Producer
 from oncemq.client.producer.receipt import Receipt
+from oncemq.client.producer.single_put import SinglePut
 from oncemq.client.push.subscriptions import PushSubscriptions
 from oncemq.client.push.sync import PushSubscription
 from oncemq.client.runtime.background import BackgroundThread
@@ -79,6 +80,7 @@ class Client:
         self._context = context
         self._connection = connection
         self._producer = connection.producer
+        self._single_put = SinglePut(driver, connection.producer)
         self._admin = Admin(context)
         self._frames = Frames(context, connection.producer)
         self._stages = Stages(context)
@@ -137,7 +139,7 @@ class Client:
         0
         """
         message = one_message(topic, value, key, headers, create, ttl_s, delay_s)
-        return self._driver.run(self._producer.put(message))
+        return self._single_put.put(message) or self._driver.run(self._producer.put(message))
 
     def put_many(
         self,
@@ -251,7 +253,7 @@ class Client:
         *,
         auto_ack: bool = True,
         filter: Wanted | None = None,
-        prefetch_bytes: int = 1024 * 1024,
+        prefetch_bytes: int = 2 * 1024 * 1024,
         idle_s: float = 0.0,
     ) -> Subscription:
         """Create a durable subscription, and its topic if that does not exist. An existing subscription is returned
@@ -278,7 +280,7 @@ class Client:
         hold_ms: int = 0,
         busy_s: float = 0.0,
         filter: Wanted | None = None,
-        prefetch_bytes: int = 1024 * 1024,
+        prefetch_bytes: int = 2 * 1024 * 1024,
     ) -> Subscription:
         """Return an existing subscription. Its first use takes it over from another client that uses it.
 
@@ -298,7 +300,7 @@ class Client:
         *,
         auto_ack: bool = True,
         filter: Wanted | None = None,
-        prefetch_bytes: int = 1024 * 1024,
+        prefetch_bytes: int = 2 * 1024 * 1024,
         idle_s: float = 0.0,
     ) -> PatternSubscription:
         """Create a durable subscription to every topic that matches a pattern, now or later. An existing one is
@@ -318,7 +320,7 @@ class Client:
         *,
         auto_ack: bool = True,
         filter: Wanted | None = None,
-        prefetch_bytes: int = 1024 * 1024,
+        prefetch_bytes: int = 2 * 1024 * 1024,
     ) -> PatternSubscription:
         """Return an existing subscription by pattern. Its first use takes it over from another client that uses it.
 
@@ -402,7 +404,7 @@ class Client:
         feed: str = "tcp://127.0.0.1:5558",
         auto_ack: bool = True,
         filter: Wanted | None = None,
-        prefetch_bytes: int = 1024 * 1024,
+        prefetch_bytes: int = 2 * 1024 * 1024,
     ) -> PushSubscription:
         """Create a durable subscription whose messages come from a push gateway's live feed. What the feed has lost
         comes from the broker, so that each message is delivered once and in order. Otherwise as `subscribe`.

@@ -29,7 +29,7 @@ from oncemq.client.producer.encoding import (
     times_of,
 )
 from oncemq.client.producer.receipt import Receipt, receipt_of
-from oncemq.client.schemas.claims import raw_or_object
+from oncemq.client.schemas.claims import all_raw_or_objects, raw_or_object
 from oncemq.client.worker.task import BaseTask, mark_committed
 from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
 from oncemq.protocol.frames import Frame
@@ -135,7 +135,7 @@ class BaseTransaction:
         >>> transaction.put_many("invoices", ["one pizza: 9.50", "two salads: 11.00"])
         """
         check_columns(values, None, None)
-        found = [raw_or_object(value) for value in values]
+        found = all_raw_or_objects(values)
         # Now the length is known, also where the values came from an iterator.
         check_columns(found, keys, headers)
         self._add(topic, create, times_of(ttl_s, delay_s), *encode_columns(found, keys, headers))

@@ -8,7 +8,13 @@ from collections.abc import Iterable
 
 from oncemq.protocol.errors import SettingInvalid
 
-DEFAULT_URL = "tcp://127.0.0.1:5555"
+DEFAULT_URL = "oncemq://127.0.0.1:5554"
+#: Where a broker listens: the stream transport, and ZeroMQ.
+DEFAULT_LISTEN = (DEFAULT_URL, "tcp://127.0.0.1:5555")
+STREAM_PORT = 5554
+#: The stream transport over TCP and over a Unix socket.
+STREAM = "oncemq://"
+STREAM_UNIX = "oncemq+unix://"
 #: The default address of each gateway.
 GATEWAY_ADDRESSES = {
     "http": "127.0.0.1:8002",
@@ -19,15 +25,15 @@ GATEWAY_ADDRESSES = {
 #: For publishers, the feed and acks: three consecutive ports.
 PUSH_PORTS = 3
 
-_TCP = re.compile(r"tcp://(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
+_TCP = re.compile(r"(?:tcp|oncemq)://(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
 _HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:/\[\]]+):(?P<port>\d{1,5})")
 
 
 def split_addresses(texts: str | Iterable[str]) -> list[str]:
     """Return the addresses of one or several texts. Each text may hold several addresses, separated by commas.
 
-    >>> split_addresses("tcp://127.0.0.1:5555, ipc:///run/oncemq.sock")
-    ['tcp://127.0.0.1:5555', 'ipc:///run/oncemq.sock']
+    >>> split_addresses("oncemq://127.0.0.1:5554, oncemq+unix:///run/oncemq.sock")
+    ['oncemq://127.0.0.1:5554', 'oncemq+unix:///run/oncemq.sock']
     """
     texts = [texts] if isinstance(texts, str) else texts
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
@@ -50,17 +56,18 @@ def is_loopback(host: str) -> bool:
 
 def check_address(address: str, insecure: bool, setting: str = "listen") -> None:
     """Raise SettingInvalid unless a broker may listen on the address."""
-    if address.startswith("ipc://") and len(address) > len("ipc://"):
+    if unix_path(address):
         return
     match = _TCP.fullmatch(address)
     if match is None or (match["port"] != "*" and int(match["port"]) > 65_535):
         raise SettingInvalid(
-            f"{setting}: {address!r} is not an address; use one like {DEFAULT_URL} or ipc:///tmp/oncemq."
+            f"{setting}: {address!r} is not an address; use one like {DEFAULT_URL} or {STREAM_UNIX}/tmp/oncemq.sock, "
+            "or for ZeroMQ tcp://127.0.0.1:5555 or ipc:///tmp/oncemq."
         )
     if not insecure and not is_loopback(match["host"]):
         raise SettingInvalid(
             f"{setting}: {address} can be reached from other machines, and there is no authentication. "
-            "Use tcp://127.0.0.1:PORT, or set `insecure` if the network is trusted."
+            f"Use {address.partition('://')[0]}://127.0.0.1:PORT, or set `insecure` if the network is trusted."
         )
 
 
@@ -98,5 +105,31 @@ def gateway_address(name: str, address: str) -> str:
 
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of an address that was checked."""
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    host, _, port = address.rpartition("://")[2].rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def is_stream(address: str) -> bool:
+    """Return whether an address is one of the stream transport."""
+    return address.startswith((STREAM, STREAM_UNIX))
+
+
+def unix_path(address: str) -> str:
+    """Return the path of a Unix socket, which begins with @ if it has no file; empty for other addresses."""
+    scheme, separator, path = address.partition("://")
+    return path if separator and scheme in ("ipc", "oncemq+unix") else ""
+
+
+def stream_place(address: str) -> str | tuple[str, int]:
+    """Return where the socket of a stream address is: a path, or a host and a port.
+
+    >>> stream_place("oncemq+unix:///run/oncemq.sock"), stream_place("oncemq://[::1]:7000"), stream_place("oncemq://db")
+    ('/run/oncemq.sock', ('::1', 7000), ('db', 5554))
+    """
+    path = unix_path(address)
+    if path:
+        return "\0" + path[1:] if path.startswith("@") else path
+    match = _TCP.fullmatch(address)
+    if match is None:
+        return address.removeprefix(STREAM).strip("[]"), STREAM_PORT
+    return match["host"].strip("[]"), 0 if match["port"] == "*" else int(match["port"])

@@ -27,8 +27,8 @@ SocketMode = Annotated[
     Meta(
         pattern="^0?[0-7]{3}$",
         examples=["0660"],
-        description="Mode of the files of Unix sockets (`ipc://`), in octal digits, whatever the umask is. To connect, "
-        "a user needs the right to write: 0660 admits the group of the broker's process.",
+        description="Mode of the files of Unix sockets, in octal digits, whatever the umask is. To connect, a user "
+        "needs the right to write: 0660 admits the group of the broker's process.",
     ),
 ]
 

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address, port_count, split_address
+from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address, port_count, split_address, unix_path
 from oncemq.config.settings import ServeSettings
 from oncemq.protocol.errors import SettingInvalid
 
@@ -55,9 +55,8 @@ def claim_of(gateway: str, address: str) -> Claim:
 
 
 def _claims_of(setting: str, addresses: Sequence[str]) -> list[Claim]:
-    """Return the claims of addresses that were checked. An `ipc` address has no port, and `*` and 0 mean any free
-    one."""
-    numbered = [each for each in addresses if each.startswith("tcp://") and not each.endswith((":*", ":0"))]
+    """Return the claims of addresses that were checked. A Unix socket has no port, and `*` and 0 mean any free one."""
+    numbered = [each for each in addresses if not unix_path(each) and not each.endswith((":*", ":0"))]
     return [Claim(setting, host, range(port, port + 1)) for host, port in map(split_address, numbered)]
 
 

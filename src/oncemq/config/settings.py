@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from oncemq.config.addresses import DEFAULT_URL
+from oncemq.config.addresses import DEFAULT_LISTEN, DEFAULT_URL
 from oncemq.config.database_url import describe
 from oncemq.config.gateways import HttpOptions, PushOptions, SocketMode, TextOptions, UdpOptions, at_least, described
 from oncemq.protocol.limits import Limits
@@ -27,9 +27,11 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
     listen: Annotated[
         tuple[str, ...],
         Meta(
-            min_length=1, description="Addresses for clients: `tcp://HOST:PORT` or `ipc://PATH`, separated by commas."
+            min_length=1,
+            description="Addresses for clients, separated by commas: `oncemq://HOST:PORT` or `oncemq+unix://PATH`; for "
+            "clients that use ZeroMQ, `tcp://HOST:PORT` or `ipc://PATH`.",
         ),
-    ] = (DEFAULT_URL,)
+    ] = DEFAULT_LISTEN
     socket_mode: SocketMode = "0600"
     data: Annotated[str, Meta(min_length=1, description="Folder in which the broker stores everything.")] = (
         "./oncemq-data"
@@ -77,26 +79,44 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
         int,
         at_least(
             1,
-            "Maximum number of connections of clients, except HTTP. Further ones are refused, and also if the process "
-            "has too few descriptors left (`ulimit -n`).",
+            "Maximum number of connections of clients, except HTTP; stream connections and those of ZeroMQ count "
+            "separately. Further ones are refused, and also if the process has too few descriptors left (`ulimit -n`).",
         ),
     ] = 10_000
     peer_bytes_max: Annotated[
         int,
         at_least(
             1,
-            "Maximum bytes that one client has sent and the broker has not read, and maximum bytes of replies that "
-            "one client has not read. A client beyond the first is disconnected; replies beyond the second are "
-            "dropped. The largest request is always accepted, and 8 MiB are added for what the network holds.",
+            "Maximum bytes of replies that one client has not read; further replies to it are dropped. With ZeroMQ, "
+            "also the maximum bytes that one client has sent and the broker has not read; a client beyond it is "
+            "disconnected, and 8 MiB are added to both for what the network holds. The largest request is always "
+            "accepted.",
         ),
     ] = 96 * 2**20
     peers_bytes_max: Annotated[
         int,
-        at_least(1, "The same for all clients together. Those that have been stalled longest are disconnected."),
+        at_least(
+            1,
+            "Maximum bytes of replies that all clients together have not read, and of their requests that are not "
+            "complete. Those that have been stalled longest are disconnected.",
+        ),
     ] = 256 * 2**20
     write_timeout_ms: Annotated[
-        int, at_least(1000, "How long a client may read nothing of what was sent to it before it is disconnected.")
+        int,
+        at_least(
+            1000,
+            "How long a client may read nothing of what was sent to it before it is disconnected. On a stream "
+            "connection, also how long a request that is not complete may make no progress.",
+        ),
     ] = 30_000
+    busy_poll_us: Annotated[
+        int,
+        at_least(
+            0,
+            "How many microseconds the broker looks for the next request without sleeping. Single puts are answered "
+            "sooner, and the broker uses a whole CPU while requests arrive. 0: it sleeps at once.",
+        ),
+    ] = 0
     trust_clock: Annotated[
         bool,
         described(

@@ -24,13 +24,13 @@ def digest_of(operation: commands.Operation) -> int:
     Later fields count only if they differ from their defaults: operations that were decided before an upgrade are
     recognised after it.
     """
-    return xxhash.xxh3_64_intdigest(_encode(_comparable(operation)))
+    comparable = _put(operation) if type(operation) is commands.Put else _comparable(operation)
+    return xxhash.xxh3_64_intdigest(_encode(comparable))
 
 
 def _comparable(operation: commands.Operation) -> object:
-    """Return what is encoded for an operation: its elements without later fields that have their defaults."""
-    if isinstance(operation, commands.Put):
-        return _put(operation)
+    """Return what is encoded for an operation other than a put: its elements without later fields that have their
+    defaults."""
     if isinstance(operation, commands.Stage):
         named = (operation.stage, operation.topic, operation.writer, operation.batch)
         return ("stage", *named, _envelope(operation.envelope))

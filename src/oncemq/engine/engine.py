@@ -118,12 +118,14 @@ class Engine:
 
     def next_tick_ms(self) -> int | None:
         """Return when the next tick is due; None = nothing is scheduled."""
-        if self.state.is_recovered:
-            return self.state.time_ms
-        times = [self.state.schedule.next_ms()]
-        if self.state.keys:
-            times.append(next(iter(self.state.keys)).time_ms + self.limits.key_ms)
-        return min((time for time in times if time is not None), default=None)
+        state = self.state
+        if state.is_recovered:
+            return state.time_ms
+        due_ms = state.schedule.next_ms()
+        if state.keys:
+            key_ms = next(iter(state.keys)).time_ms + self.limits.key_ms
+            return key_ms if due_ms is None else min(due_ms, key_ms)
+        return due_ms
 
     def pass_time(self, time_ms: int) -> None:
         """Note that this time was recorded without an event."""

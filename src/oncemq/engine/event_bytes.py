@@ -28,21 +28,23 @@ _RANGE_BYTES_MAX = 40
 SEEK_BYTES_MAX = 32 * SEEK_TOPICS_MAX
 #: Maximum number of held and lost pieces per range of a settle.
 _PIECES_PER_RANGE_MAX = 8
+#: Commands whose event needs no more than `EVENT_BYTES_MAX`.
+_WITH_SMALL_EVENT = frozenset((commands.Hello, commands.Bye, commands.Ack, commands.Get, commands.Leave))
 
 
 def need_bytes(command: commands.Command) -> int:
     """Return the maximum journal space of a command, including its payloads; 0 = it records nothing."""
-    if isinstance(command, commands.Numbered | commands.Keyed):
+    if type(command) is commands.Numbered or type(command) is commands.Keyed:
         operation = command.operation
-        if isinstance(operation, commands.Put):
+        if type(operation) is commands.Put:
             envelope = operation.envelope
             names_bytes = 2 * len(operation.topic) + len(envelope.key_hashes)
-            if isinstance(command, commands.Keyed):
+            if type(command) is commands.Keyed:
                 names_bytes += len(command.principal.encode()) + len(command.key.encode())
             return EVENT_BYTES_MAX + names_bytes + record_bytes(envelope.size)
         payload_bytes = sum(_PUT_BYTES_MAX + record_bytes(each.size) for each in commands.envelopes_of(operation))
         return EVENT_BYTES_MAX + _outcome_bytes(operation) + len(_encode(command)) + payload_bytes
-    if isinstance(command, commands.Hello | commands.Bye | commands.Ack | commands.Get | commands.Leave):
+    if type(command) in _WITH_SMALL_EVENT:
         return EVENT_BYTES_MAX
     if isinstance(command, commands.GetAny):
         return EVENT_BYTES_MAX + len(command.acks) * (len(_encode((command.pattern, command.subscriber))) + 32)

@@ -166,7 +166,7 @@ class Journal(Protocol):
         """Append and sync an empty group, unless the last group is empty. If the disk damages the group before it
         later, that is recognised as damage, and not taken for a group whose write was interrupted."""
 
-    def read(self, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
+    def read(self, wanted: Sequence[RecordRef]) -> Sequence[tuple[bytes | memoryview, int]]:
         """Return payloads and their checksums, verified. Raise RecordCorrupt. Its cause is an OSError if a read of the
         disk failed, which may have taken long."""
 

@@ -8,7 +8,9 @@ from oncemq.journal.contract import RecordRef
 from oncemq.protocol import errors
 
 
-def record_damage(wanted: RecordRef, topic_id: int, first_offset: int, checksum: int, payload: bytes) -> str:
+def record_damage(
+    wanted: RecordRef, topic_id: int, first_offset: int, checksum: int, payload: bytes | memoryview
+) -> str:
     """Return why the record that lies at the position is not the wanted one, or is damaged; "" if all is well."""
     if topic_id != wanted.topic_id or len(payload) != wanted.size:
         return f"there is a record of topic {topic_id} with {len(payload)} bytes"

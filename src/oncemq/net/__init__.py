@@ -1,12 +1,20 @@
-"""Guards the process against the peers of its ZeroMQ listeners: connections, memory, descriptors.
+"""Listeners, and what protects the process from their peers: connections, memory, descriptors.
+
+    stream/         listens for the stream transport, with the limits of its peers
+    system.py       what the stream transport needs from the operating system
+    lookup.py       the lookup of a host's addresses, which may take long
+    options.py      the options of its sockets
+    poller.py       waits for many descriptors
+    counters.py     counts by name, and log lines at a limited rate
+    descriptors.py  the limit of open files
+
+The rest is for ZeroMQ.
 
 libzmq limits the number of messages that wait in a queue, and the size of a frame. It limits neither the bytes of a
 queue nor the number of frames of a message, and it hands over a message only when all its frames have arrived. So this
 package compares what the kernel has received from each peer, and what the peer has acknowledged, with what the listener
 has read and sent, and disconnects peers that exceed their limits. A ZeroMQ client reconnects automatically.
 
-    counters.py     counts by name, and log lines at a limited rate
-    descriptors.py  the limit of open files
     unix_socket.py  the mode of a Unix socket
     kernel.py       what the kernel knows about a connection and about this process
     connection.py   the account of one connection

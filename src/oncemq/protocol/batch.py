@@ -10,10 +10,12 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Literal
+from functools import lru_cache
+from itertools import accumulate, pairwise, repeat
+from operator import sub
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import xxhash
@@ -72,11 +74,21 @@ def _little_endian(numbers: array[int]) -> bytes:
 
 
 def _column(parts: Sequence[bytes]) -> tuple[list[bytes], int]:
-    # The array is built from a list: from an iterator it would take three times as long.
-    offsets = array("i", [0, *accumulate(map(len, parts))])
-    total = offsets[-1]
-    raw = _little_endian(offsets)
+    sizes = list(map(len, parts))
+    if sizes and sizes.count(sizes[0]) == len(sizes):
+        total = sizes[0] * len(sizes)
+        raw = _equal_offsets(sizes[0], len(sizes))
+    else:
+        # The array is built from a list: from an iterator it would take three times as long.
+        offsets = array("i", [0, *accumulate(sizes)])
+        total = offsets[-1]
+        raw = _little_endian(offsets)
     return [raw, _PAD[-len(raw) % 8], *parts, _PAD[-total % 8]], total
+
+
+@lru_cache(maxsize=8)
+def _equal_offsets(size: int, count: int) -> bytes:
+    return _little_endian(array("i", [size * index for index in range(count + 1)]))
 
 
 def _bitmap(keys: Sequence[bytes | None]) -> bytes:
@@ -356,32 +368,60 @@ def decode_batch(
     version = layout.schema_version
     schema = schemas(version) if version and schemas is not None else None
     typed = typed_layout(payload, layout)
+    values: Sequence[bytes]
     if typed is not None:
         columns = _sections(payload, layout, (), payload, 0)
         values = row_values(payload, typed, start, stop)
     else:
         columns = _split(payload, layout)
-        ends = [columns.values_at + end for end in columns.value_offsets[start : stop + 1]]
-        values = [payload[begin:end] for begin, end in pairwise(ends)]
-    if columns.key_offsets is None and columns.header_offsets is None and columns.times_ms is None:
-        return [
-            Message(topic, offset, value, None, _NO_HEADERS, timestamp_ms, topic_id, version, schema)
-            for offset, value in enumerate(values, first_offset)
-        ]
-    return [
-        Message(
-            topic,
-            first_offset + index - start,
-            value,
-            _key(columns, index),
-            _headers(columns, index),
-            timestamp_ms if columns.times_ms is None else columns.times_ms[index],
-            topic_id,
-            version,
-            schema,
-        )
-        for index, value in enumerate(values, start)
-    ]
+        values = _cut(payload, columns.values_at, columns.value_offsets[start : stop + 1])
+    offsets = range(first_offset, first_offset + stop - start)
+    keys: Iterable[bytes | None] = repeat(None)
+    if columns.key_offsets is not None:
+        keys = _keys(columns, columns.key_offsets, start, stop)
+    headers: Iterable[Mapping[str, bytes]] = repeat(_NO_HEADERS)
+    if columns.header_offsets is not None:
+        headers = [_headers(columns, index) for index in range(start, stop)]
+    times_ms = repeat(timestamp_ms) if columns.times_ms is None else columns.times_ms[start:stop]
+    # To construct a message takes most of the time: defaults are left out, and no code in Python runs for each.
+    rest: tuple[Any, ...] = (repeat(version), repeat(schema)) if version else ()
+    return list(map(Message, repeat(topic), offsets, values, keys, headers, times_ms, repeat(topic_id), *rest))
+
+
+#: Parts of at least this size are sliced one by one: to copy them takes longer than to cut them.
+_SLICED_BYTES_MIN = 1024
+#: `struct` formats of parts by their size.
+_PART_FORMATS = [f"{size}s" for size in range(_SLICED_BYTES_MIN)]
+#: Parts of one size are cut this many at a time.
+_CUT_COUNT = 1024
+
+
+@lru_cache(maxsize=64)
+def _parts_format(size: int, count: int) -> struct.Struct:
+    return struct.Struct(_PART_FORMATS[size] * count)
+
+
+def _cut(payload: bytes, at: int, offsets: Sequence[int]) -> Sequence[bytes]:
+    """Return the parts of a payload between these offsets, which are relative to `at`."""
+    count = len(offsets) - 1
+    # The offsets of a damaged batch may fall, or lie outside of the payload.
+    if count > 1 and 0 <= offsets[0] <= offsets[-1] <= len(payload) - at:
+        sizes = list(map(sub, offsets[1:], offsets))
+        size = sizes[0]
+        if 0 <= size < _SLICED_BYTES_MIN and sizes.count(size) == count:
+            return _cut_equal(payload, at + offsets[0], size, count)
+        if min(sizes) >= 0 and max(sizes) < _SLICED_BYTES_MIN:
+            parts_format = "".join(map(_PART_FORMATS.__getitem__, sizes))
+            return struct.Struct(parts_format).unpack_from(payload, at + offsets[0])
+    return [payload[at + begin : at + end] for begin, end in pairwise(offsets)]
+
+
+def _cut_equal(payload: bytes, at: int, size: int, count: int) -> list[bytes]:
+    parts: list[bytes] = []
+    for first in range(0, count, _CUT_COUNT):
+        parts_format = _parts_format(size, min(_CUT_COUNT, count - first))
+        parts += parts_format.unpack_from(payload, at + first * size)
+    return parts
 
 
 def decode_stored(
@@ -428,13 +468,15 @@ def _undecodable_count(payload: bytes, skip: int, count: int) -> int:
     return count
 
 
-def _key(columns: Columns, index: int) -> bytes | None:
-    if columns.key_offsets is None:
-        return None
-    if not columns.payload[columns.bitmap_at + index // 8] >> index % 8 & 1:
-        return None
-    at = columns.keys_at
-    return columns.payload[at + columns.key_offsets[index] : at + columns.key_offsets[index + 1]]
+def _keys(columns: Columns, offsets: Sequence[int], start: int, stop: int) -> Sequence[bytes | None]:
+    keys = _cut(columns.payload, columns.keys_at, offsets[start : stop + 1])
+    bitmap = columns.payload[columns.bitmap_at + start // 8 : columns.bitmap_at + (stop + 7) // 8]
+    bits = int.from_bytes(bitmap, "little") >> start % 8
+    everyone = (1 << stop - start) - 1
+    if bits & everyone == everyone:
+        return keys
+    digits = reversed(f"{bits & everyone:0{stop - start}b}")
+    return [key if digit == "1" else None for key, digit in zip(keys, digits, strict=True)]
 
 
 def _headers(columns: Columns, index: int) -> Mapping[str, bytes]:

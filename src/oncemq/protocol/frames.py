@@ -1,4 +1,4 @@
-"""Requests and replies as ZeroMQ frames.
+"""Requests and replies as frames: those of a ZeroMQ message, or of a message of the stream transport (stream.py).
 
     request   header | payload | payload | …      payloads of the commands, in the order of the commands
     reply     header | payload | payload | …      payloads of the replies, in the order of the replies
@@ -18,11 +18,11 @@ import msgspec
 
 from oncemq.protocol import errors, limits
 from oncemq.protocol.commands import Command, payloads_of
-from oncemq.protocol.replies import GetAnyReply, GetReply, NotNow, Refusal, Reply, TakeReply
+from oncemq.protocol.replies import GetAnyReply, GetReply, NotNow, PutReply, Refusal, Reply, TakeReply
 from oncemq.protocol.text_hint import hint_for_text
 from oncemq.protocol.version import WIRE_VERSION
 
-#: A frame as pyzmq returns or accepts it.
+#: A frame as sockets return or accept it.
 Frame = bytes | memoryview
 
 
@@ -59,6 +59,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_request = msgspec.msgpack.Decoder(Request).decode
 _decode_undecoded = msgspec.msgpack.Decoder(_Undecoded).decode
 _decode_response = msgspec.msgpack.Decoder(Response).decode
+_decode_stored = msgspec.msgpack.Decoder(tuple[int, int, tuple[PutReply]]).decode
 _decode_opening = msgspec.msgpack.Decoder(_Opening).decode
 
 
@@ -70,7 +71,8 @@ def encode_response(
     request_id: int, replies: Sequence[Reply | msgspec.Raw], payloads: Sequence[Frame] = ()
 ) -> list[Frame]:
     """Encode a response. A reply can be encoded already (`encode_reply`)."""
-    return [_encode((WIRE_VERSION, request_id, replies)), *payloads]
+    header = _encode((WIRE_VERSION, request_id, replies))
+    return [header, *payloads] if payloads else [header]
 
 
 def encode_reply(reply: Reply) -> bytes:
@@ -99,7 +101,8 @@ def _decode_header(frames: Sequence[Frame], decode: Callable[[Frame], _RequestT]
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         _check_version(opening_of(frames)[0])
         raise errors.Malformed(f"the header of the request could not be decoded: {error}") from None
-    _check_version(request.version)
+    if request.version != WIRE_VERSION:
+        _check_version(request.version)
     if not 1 <= len(request.commands) <= limits.COMMANDS_PER_REQUEST_MAX:
         text = f"the request has {len(request.commands)} commands; the range is 1 to {limits.COMMANDS_PER_REQUEST_MAX}"
         raise errors.Malformed(text)
@@ -183,6 +186,17 @@ def decode_response(frames: Sequence[Frame]) -> tuple[Response, list[list[Frame]
     if used != len(frames):
         raise errors.Malformed("the number of payload frames does not match the header of the reply")
     return response, payloads
+
+
+def decode_stored(frames: Sequence[Frame], request_ids: Sequence[int]) -> PutReply | None:
+    """Decode the response to a single put, which was sent in one request. None: this is something else."""
+    if len(frames) != 1 or len(request_ids) != 1:
+        return None
+    try:
+        version, request_id, [reply] = _decode_stored(frames[0])
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return None
+    return reply if version == WIRE_VERSION and request_id == request_ids[0] else None
 
 
 def _payload_count(reply: Reply) -> int:

@@ -13,8 +13,9 @@ from types import FrameType
 from oncemq.broker.clock import SystemClock
 from oncemq.broker.housekeeping import Policy
 from oncemq.broker.loop import Broker
-from oncemq.broker.network import ZmqNetwork
+from oncemq.broker.network.listeners import Listeners
 from oncemq.broker.standby import Lease, serve_with_lease
+from oncemq.config.allocator import keep_freed_memory
 from oncemq.config.settings import ServeSettings
 from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Journal
@@ -50,10 +51,11 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
     if sys.platform not in ("linux", "darwin"):
         raise errors.SettingInvalid("the broker runs on Linux (macOS: best effort); clients run anywhere")
     raise_limit()
+    keep_freed_memory()
     stop = _StopSignal()
     gateways = gateway_supervisor(settings, say, stop.is_set)
 
-    def serve_journal(journal: Journal, network: ZmqNetwork) -> int:
+    def serve_journal(journal: Journal, network: Listeners) -> int:
         try:
             return run_broker(journal, network, settings, announce, stop.is_set, gateways)
         finally:
@@ -63,7 +65,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
         return serve_with_lease(settings, partial(_postgres_lease, settings), serve_journal, stop.is_set, say)
     from oncemq.journal.files.journal import open_files
 
-    network = ZmqNetwork(settings)
+    network = Listeners(settings)
     try:
         with network.own_growth():
             journal = open_files(settings.folder, segment_bytes=settings.segment_bytes)
@@ -82,7 +84,7 @@ def _postgres_lease(settings: ServeSettings, address: str) -> Lease:
 
 def run(
     journal: Journal,
-    network: ZmqNetwork,
+    network: Listeners,
     settings: ServeSettings,
     announce: Callable[[str], None],
     stopping: Callable[[], bool],
@@ -101,7 +103,7 @@ def _exit_code(serve_journal: Callable[[], int]) -> int:
 
 def run_broker(
     journal: Journal,
-    network: ZmqNetwork,
+    network: Listeners,
     settings: ServeSettings,
     announce: Callable[[str], None],
     stopping: Callable[[], bool],
@@ -125,7 +127,7 @@ def run_broker(
     return 0
 
 
-def _recover(journal: Journal, network: ZmqNetwork, settings: ServeSettings) -> Broker:
+def _recover(journal: Journal, network: Listeners, settings: ServeSettings) -> Broker:
     policy = Policy(snapshot_bytes=settings.snapshot_bytes, snapshot_events=settings.snapshot_events)
     with network.own_growth():
         broker = Broker(journal, network, SystemClock(), settings.limits, policy, trust_clock=settings.trust_clock)

@@ -31,7 +31,7 @@ _CHECK_EVERY_S = 5.0
 #: How long open requests may take when everything stops.
 _DRAIN_S = 5.0
 #: The address of all interfaces can be listened on, but not connected to.
-_WILDCARD = re.compile(r"(?<=^tcp://)(0\.0\.0\.0|\[::\])(?=:)")
+_WILDCARD = re.compile(r"(?:(?<=^tcp://)|(?<=^oncemq://))(0\.0\.0\.0|\[::\])(?=:)")
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from oncemq.config.addresses import DEFAULT_URL
 from oncemq.protocol import errors
 from oncemq.spark.option_names import KAFKA_SINK, KAFKA_SOURCE, STREAM_SINK
 from oncemq.spark.raw_options import RawOptions
@@ -17,7 +18,6 @@ from oncemq.spark.source.offset_spec import TopicOffsets
 from oncemq.spark.source.topic_selection import SELECTING, TopicSelection, parse_selection
 from oncemq.spark.typed.options import SCHEMA_OPTIONS, TOPIC, TYPED_SOURCE, TypedOptions, parse_typed
 
-DEFAULT_URL = "tcp://127.0.0.1:5555"
 #: The default retention of topics that the sink creates.
 RETAIN = "7d"
 _TIMEOUT = "30s"
@@ -177,7 +177,7 @@ def broker_url(url: str) -> str:
         if part.strip().startswith(("file:", "memory:")):
             raise errors.SettingInvalid(
                 f"'{part.strip()}' is a broker inside one process, and Spark's workers are other processes that can't "
-                "reach it; start a broker with `oncemq serve` (--data takes the folder) and use its tcp:// address"
+                "reach it; start a broker with `oncemq serve` (--data takes the folder) and use its oncemq:// address"
             )
     return url
 

@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from oncemq.client.sync import Client
 
+#: How clients talk to a broker.
+Transport = Literal["stream", "zeromq"]
+_SCHEMES: dict[Transport, str] = {"stream": "oncemq", "zeromq": "tcp"}
+
 _START_S = 30.0
 _STOP_S = 30.0
 
 
-def free_url() -> str:
+def free_url(transport: Transport = "stream") -> str:
     """Return an address on this machine that is not in use."""
-    return f"tcp://127.0.0.1:{free_port()}"
+    return f"{_SCHEMES[transport]}://127.0.0.1:{free_port()}"
 
 
 def free_port() -> int:
@@ -59,11 +63,19 @@ class BrokerProcess:
     ...     broker.connect().put("orders", b"one pizza", create=True)
 
     With `http=True` it has an HTTP gateway, at `http_url`. With the flag `--journal postgresql://…` several brokers can
-    share one database: the first one serves, the others wait as standbys.
+    share one database: the first one serves, the others wait as standbys. Clients use the stream transport, or with
+    `transport="zeromq"` ZeroMQ.
     """
 
-    def __init__(self, folder: Path, *flags: str, module: str = "oncemq", http: bool = False) -> None:
-        self.url = free_url()
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        module: str = "oncemq",
+        http: bool = False,
+        transport: Transport = "stream",
+    ) -> None:
+        self.url = free_url(transport)
         #: The address of its HTTP gateway; empty if it has none.
         self.http_url = f"http://127.0.0.1:{free_port()}" if http else ""
         self.folder = folder

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,10 +81,21 @@ class PostgresServer:
     (1,)
     """
 
-    def __init__(self, dsn: str | None = None) -> None:
-        """`dsn` is that of a running server. Without it, the one from the environment is used, or a new server."""
+    def __init__(
+        self, dsn: str | None = None, *, data_folder: Path | None = None, port: int = 0, settings: Sequence[str] = ()
+    ) -> None:
+        """`dsn` is that of a running server. Without it, the one from the environment is used, or a new server. An
+        empty `dsn` is always a new server.
+
+        Of a new server: `data_folder` is where its databases are (default: a temporary folder), `port` one on which
+        it listens on loopback as well (0: none), and `settings` are further ones of its configuration.
+        """
         _check_psycopg()
-        self._external_dsn = dsn or os.environ.get(ENVIRONMENT) or None
+        self._external_dsn = (os.environ.get(ENVIRONMENT) if dsn is None else dsn) or None
+        self._data_folder = data_folder
+        self._port = port
+        tcp = (f"port={port}", "listen_addresses=127.0.0.1") if port else ()
+        self._settings = (*_SMALL, *tcp, *settings)
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -106,7 +117,19 @@ class PostgresServer:
         if self._external_dsn is not None:
             return self._external_dsn
         assert self._folder is not None, "the server was not started"
-        return f"host={self._folder} user=postgres dbname=postgres"
+        port = f" port={self._port}" if self._port else ""
+        return f"host={self._folder}{port} user=postgres dbname=postgres"
+
+    @property
+    def tcp_dsn(self) -> str:
+        """The same through TCP, for a server with a port."""
+        assert self._port, "the server has no port"
+        return f"host=127.0.0.1 port={self._port} user=postgres dbname=postgres"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
 
     def start(self) -> None:
         """Start it, with the databases that it had before."""
@@ -117,8 +140,8 @@ class PostgresServer:
             # Directly in the temporary folder, because the path of a socket has at most 107 bytes.
             self._folder = Path(tempfile.mkdtemp(prefix="oncemq-pg-"))
             self._initialize(self._folder)
-        settings = [part for setting in _SMALL for part in ("-c", setting)]
-        command = [*self._command("postgres"), "-D", str(self._folder / "data"), "-k", str(self._folder), *settings]
+        settings = [part for setting in self._settings for part in ("-c", setting)]
+        command = [*self._command("postgres"), "-D", str(self._data(self._folder)), "-k", str(self._folder), *settings]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -126,12 +149,15 @@ class PostgresServer:
         self._wait_until_active()
 
     def _initialize(self, folder: Path) -> None:
-        command = [*self._command("initdb"), "-D", str(folder / "data"), "--username=postgres", "--auth=trust"]
+        command = [*self._command("initdb"), "-D", str(self._data(folder)), "--username=postgres", "--auth=trust"]
         command += ["--encoding=UTF8", "--locale=C", "--no-sync"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             self._delete_folder()
             raise RuntimeError(f"PostgreSQL's initdb failed:\n{done.stdout}{done.stderr}")
+
+    def _data(self, folder: Path) -> Path:
+        return (self._data_folder or folder) / "data"
 
     def _command(self, name: str) -> list[str]:
         prefix = _NOT_ROOT if os.geteuid() == 0 else ()

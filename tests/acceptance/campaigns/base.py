@@ -22,9 +22,8 @@ from typing import Any
 import msgspec
 
 import oncemq.client.sync
-from oncemq.client.runtime.transport import ZmqTransport  # noqa: F401 - imported before the first fork
-from oncemq.testing.broker_process import free_url
 from oncemq.tools.faults.processes import ForkedProcess, ForkedServer, StopRequest
+from tests.acceptance.campaigns.addresses import Turns, listen_everywhere
 from tests.acceptance.campaigns.progress import Progress
 from tests.acceptance.campaigns.report import CampaignFailed, CampaignReport
 from tests.acceptance.faults import system_calls
@@ -88,11 +87,12 @@ class Campaign(ABC):
         self.folder = folder
         self.random = Random(seed)
         self.report = CampaignReport(campaign=name)
-        self.url = free_url()
         self.kills: Counter[str] = Counter()
         self.broker_kills: Counter[str] = Counter()
         self.processes: dict[str, ForkedProcess] = {}
-        self._settings = settings_for(str(folder / "data"), self.url)
+        listen = listen_everywhere(folder)
+        self.urls = Turns(listen, self.random)
+        self._settings = settings_for(str(folder / "data"), *listen)
         self._tracers: dict[str, subprocess.Popen[bytes]] = {}
         self._broker_point = KillPoint()
         self._points: list[str] = []
@@ -120,6 +120,7 @@ class Campaign(ABC):
                 tracer.wait()
         self.report.kills = dict(sorted(self.kills.items()))
         self.report.broker_kills = dict(sorted(self.broker_kills.items()))
+        self.report.more |= self.urls.counts
         self.report.seconds = round(time.monotonic() - began_s, 1)
         return self.report
 
@@ -281,10 +282,10 @@ class Campaign(ABC):
 
     def ask(self, name: str, body: Callable[[oncemq.Client], Any]) -> Any:
         """Run `body` with a client in a child process, and return its result."""
-        answer = self.folder / f"{name}.json"
+        answer, url = self.folder / f"{name}.json", self.urls.next()
 
         def child() -> int:
-            with oncemq.connect(self.url, **PATIENT) as client:
+            with oncemq.connect(url, **PATIENT) as client:
                 found = body(client)
             answer.write_text(json.dumps(found))
             return 0
@@ -315,11 +316,12 @@ class Campaign(ABC):
 
     def start_publisher(self, topic: str, *, batch: int, pause_s: float, keys: int = 0) -> None:
         """Start a process that puts the numbers from 0 on."""
-        self.start("publisher", lambda: self._publish(topic, batch, pause_s, keys))
+        url = self.urls.next()
+        self.start("publisher", lambda: self._publish(url, topic, batch, pause_s, keys))
 
-    def _publish(self, topic: str, batch: int, pause_s: float, keys_count: int) -> int:
+    def _publish(self, url: str, topic: str, batch: int, pause_s: float, keys_count: int) -> int:
         stop, count = StopRequest(), 0
-        with oncemq.connect(self.url, **PATIENT) as client:
+        with oncemq.connect(url, **PATIENT) as client:
             while not stop.is_set:
                 numbers = range(count, count + batch)
                 keys = [str(number % keys_count) for number in numbers] if keys_count else None

@@ -19,12 +19,11 @@ from random import Random
 from statistics import median
 
 import oncemq.client.sync
-from oncemq.client.runtime.transport import ZmqTransport  # noqa: F401 - imported before the first fork
-from oncemq.testing.broker_process import free_url
 from oncemq.tools.faults.checker import Delivery, Evidence
 from oncemq.tools.faults.event_log import read_events
 from oncemq.tools.faults.evidence import read_log
 from oncemq.tools.faults.processes import ForkedProcess, ForkedServer
+from tests.acceptance.campaigns.addresses import Turns, listen_everywhere
 from tests.acceptance.campaigns.base import AT_ANY_MOMENT
 from tests.acceptance.campaigns.broker_clients import PATIENT, BrokerClient, ClientPlan
 from tests.acceptance.campaigns.progress import Progress
@@ -64,8 +63,9 @@ class BrokerCampaign:
         self._restarts_s: list[float] = []
         self._folder = folder
         self._random = Random(seed)
-        self._url = free_url()
-        self._settings = settings_for(str(folder / "data"), self._url)
+        listen = listen_everywhere(folder)
+        self._urls = Turns(listen, self._random)
+        self._settings = settings_for(str(folder / "data"), *listen)
         self._incarnations: Counter[str] = Counter()
         self._broker: ForkedServer | None = None
         self._clients: dict[str, ForkedProcess] = {}
@@ -87,6 +87,7 @@ class BrokerCampaign:
                 process.kill()
         self.report.kills = {AT_ANY_MOMENT: self._client_kills}
         self.report.broker_kills = dict(sorted(self._broker_kills.items()))
+        self.report.more |= self._urls.counts
         if self._restarts_s:
             self.report.more["restart_ms_median"] = round(1000 * median(self._restarts_s))
             self.report.more["restart_ms_max"] = round(1000 * max(self._restarts_s))
@@ -111,8 +112,8 @@ class BrokerCampaign:
 
     def _exec_command(self) -> None:
         """Become `oncemq serve`, which does not report that it is ready."""
-        command = [sys.executable, "-m", "oncemq", "serve", "--listen", self._url, "--data", self._settings.data]
-        os.execv(sys.executable, [*command, "--http", "none", *SMALL])
+        command = [sys.executable, "-m", "oncemq", "serve", "--data", self._settings.data, "--http", "none", *SMALL]
+        os.execv(sys.executable, [*command, *(f"--listen={url}" for url in self._settings.listen)])
 
     def _fork(self, body: Callable[[], int]) -> ForkedProcess:
         return ForkedProcess(body, self._folder / "clients.log")
@@ -120,15 +121,15 @@ class BrokerCampaign:
     def _start_client(self, plan: ClientPlan) -> None:
         incarnation = self._incarnations[plan.name]
         self._incarnations[plan.name] += 1
-        url, folder = self._url, self._folder
+        url, folder = self._urls.next(), self._folder
         self._clients[plan.name] = self._fork(lambda: BrokerClient(plan, url, folder, incarnation).run())
 
     def _ask(self, body: Callable[[oncemq.Client], dict[str, int]], name: str) -> dict[str, int]:
         """Ask the broker through a child process: this process has no sockets."""
-        answer = self._folder / f"{name}.json"
+        answer, url = self._folder / f"{name}.json", self._urls.next()
 
         def child() -> int:
-            with oncemq.connect(self._url, timeout_s=PATIENT[0], tries=PATIENT[1]) as client:
+            with oncemq.connect(url, timeout_s=PATIENT[0], tries=PATIENT[1]) as client:
                 found = body(client)
             answer.with_suffix(".tmp").write_text(json.dumps(found))
             answer.with_suffix(".tmp").rename(answer)

@@ -139,7 +139,7 @@ class CopierCampaign(Campaign):
 
     def _copier(self, point: KillPoint, *, patient: bool = False) -> Copier:
         self._copiers += 1
-        return Copier(self.url, self.folder, self._copiers, point, has_outbox=self._has_outbox, patient=patient)
+        return Copier(self.urls.next(), self.folder, self._copiers, point, has_outbox=self._has_outbox, patient=patient)
 
     def _kill_during_takeover(self) -> None:
         """The first one keeps working. The second one may die while it takes over; the third one does not.

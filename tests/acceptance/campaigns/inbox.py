@@ -158,7 +158,7 @@ class InboxCampaign(Campaign):
 
     def _consumer(self) -> Consumer:
         self._consumers += 1
-        return Consumer(self.url, self._store, self._stage, self._consumers)
+        return Consumer(self.urls.next(), self._store, self._stage, self._consumers)
 
     def kill_once(self) -> None:
         self._stage[0] = STAGES.index("starting")

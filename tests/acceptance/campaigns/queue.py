@@ -24,6 +24,7 @@ from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.campaigns.report import CampaignReport
 from tests.acceptance.processes import DEADLINE_S, SMALL, wait_until
 from tests.forking import ForkedBroker
+from tests.transports import TRANSPORTS
 
 #: Topic → its producers, its consumers.
 PLAN = {
@@ -167,7 +168,9 @@ def _lines_of(name: str, count: int) -> list[str]:
 def run(folder: Path, kills: int, seed: int, *flags: str) -> CampaignReport:
     """Run a campaign with a server of its own."""
     folder.mkdir(exist_ok=True)
-    server = ForkedBroker(folder / "data", *SMALL, *flags, http=True)
+    # The gateway's transport.
+    transport = random.Random(seed).choice(TRANSPORTS)
+    server = ForkedBroker(folder / "data", *SMALL, *flags, http=True, transport=transport)
     server.start()
     try:
         return QueueCampaign(folder, server, kills, seed).run()

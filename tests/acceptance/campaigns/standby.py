@@ -29,9 +29,11 @@ from oncemq.testing.postgres import PostgresServer, url_of
 from oncemq.tools.faults.event_log import EventLog, read_events
 from oncemq.tools.faults.processes import ForkedServer, StopRequest
 from tests.acceptance.campaigns import broker
+from tests.acceptance.campaigns.addresses import Turns
 from tests.acceptance.campaigns.report import CampaignFailed
 from tests.acceptance.faults.broker import settings_for
 from tests.acceptance.processes import DEADLINE_S
+from tests.transports import TRANSPORTS
 
 LEASE_MS = 3000
 #: The shortest lease that is allowed: each restart waits for the end of a lease.
@@ -81,9 +83,14 @@ class StandbyCampaign(broker.BrokerCampaign):
         super().__init__(folder, seed, "standby")
         #: What was done to the active broker, and the seconds without service after it.
         self.gaps_s: list[tuple[str, float]] = []
-        self._urls = [free_url(), free_url()]
-        self._url = ",".join(self._urls)
-        self._each = [_on_database(settings_for(str(folder), url), database_url, lease_ms) for url in self._urls]
+        streams, zeromqs = ([free_url(transport) for _ in range(2)] for transport in TRANSPORTS)
+        self._urls = Turns([",".join(streams), ",".join(zeromqs)], self._random)
+        #: Of each broker, over the stream transport.
+        self._each_url = streams
+        self._each = [
+            _on_database(settings_for(str(folder), *urls), database_url, lease_ms)
+            for urls in zip(streams, zeromqs, strict=True)
+        ]
         self._lease_s = lease_ms / 1000
         self._pair: list[ForkedServer] = []
         self._faults_s: list[tuple[str, float]] = []
@@ -95,7 +102,8 @@ class StandbyCampaign(broker.BrokerCampaign):
         self._pair = [_start(self._each[number], self._log_path(number)) for number in range(2)]
         self._find_active()
         self._subscribe_and_start()
-        self._clients["prober"] = self._fork(self._probe)
+        url = self._urls.next()
+        self._clients["prober"] = self._fork(lambda: self._probe(url))
 
     def _log_path(self, number: int) -> Path:
         return self._folder / f"broker-{number}.log"
@@ -134,7 +142,7 @@ class StandbyCampaign(broker.BrokerCampaign):
 
     def _put_directly(self, number: int) -> int:
         try:
-            with oncemq.connect(self._urls[number], timeout_s=0.5, tries=4) as client:
+            with oncemq.connect(self._each_url[number], timeout_s=0.5, tries=4) as client:
                 client.put(DIRECT, "by a broker that was replaced", create=True)
         except (BrokerAway, Standby):
             return 0
@@ -147,7 +155,7 @@ class StandbyCampaign(broker.BrokerCampaign):
 
         def look() -> int:
             while True:
-                found = [_role(url) for url in self._urls]
+                found = [_role(url) for url in self._each_url]
                 if found in (["served", Standby.code], [Standby.code, "served"]):
                     return found.index("served")
 
@@ -155,7 +163,7 @@ class StandbyCampaign(broker.BrokerCampaign):
 
     def _await_role(self, role: str, number: int) -> None:
         def look() -> int:
-            while _role(self._urls[number]) != role:
+            while _role(self._each_url[number]) != role:
                 pass
             return 0
 
@@ -184,10 +192,10 @@ class StandbyCampaign(broker.BrokerCampaign):
 
     # The prober measures how long no broker is active.
 
-    def _probe(self) -> int:
+    def _probe(self, url: str) -> int:
         stop = StopRequest()
         answers = EventLog(self._folder / "probes.events")
-        with oncemq.connect(self._url, timeout_s=1.0, tries=60) as client:
+        with oncemq.connect(url, timeout_s=1.0, tries=60) as client:
             while not stop.is_set:
                 offset = client.put(PROBED, "is a broker active?", create=True).offset
                 answers.write((json.dumps([offset, time.monotonic()]),))

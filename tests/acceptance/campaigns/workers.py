@@ -184,7 +184,7 @@ class WorkersCampaign(Campaign):
             stop_s = self.random.uniform(*_STOP_S)
         self._started += 1
         poison = self._variant.is_poisoned
-        worker = Worker(self.url, self.folder, self._started, death.point, dies_of_poison=poison)
+        worker = Worker(self.urls.next(), self.folder, self._started, death.point, dies_of_poison=poison)
         self.start(name, worker.run, death)
         self._workers[name] = WorkerState(death, stop_s)
 

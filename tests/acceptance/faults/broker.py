@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
-from oncemq.broker.network import ZmqNetwork
+from oncemq.broker.network.listeners import Listeners
 from oncemq.config.settings import ServeSettings
 from oncemq.disk.contract import Disk
 from oncemq.disk.os_disk import OsDisk
@@ -20,10 +20,10 @@ from oncemq.server.serve import run
 from tests.acceptance.faults.lossy_disk import LossyDisk
 
 
-def settings_for(folder: str, url: str) -> ServeSettings:
+def settings_for(folder: str, *urls: str) -> ServeSettings:
     """Return settings for small files, as the flags in processes.py."""
     return ServeSettings(
-        listen=(url,),
+        listen=urls,
         data=folder,
         segment_bytes=2**20,
         snapshot_bytes=2**20,
@@ -42,7 +42,7 @@ def run_broker(settings: ServeSettings, loss_seed: int | None, announce: Callabl
 
     signal.signal(signal.SIGTERM, stop)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    network = ZmqNetwork(settings)
+    network = Listeners(settings)
     disk: Disk = OsDisk(settings.folder) if loss_seed is None else LossyDisk(settings.folder, loss_seed)
     journal = FileJournal(disk, ThreadWorker(), segment_bytes=settings.segment_bytes)
     return run(journal, network, settings, announce, lambda: stopping)

@@ -14,19 +14,21 @@ from typing import Any
 
 import msgspec
 
-from oncemq.broker.network import ZmqNetwork
+from oncemq.broker.network.listeners import Listeners
 from oncemq.client.core.commands.inflight import InflightWindow
 from oncemq.client.core.core import Core
 from oncemq.client.core.handshake import Handshake
 from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.outbox.storage import Storage
+from oncemq.client.runtime.stream import StreamTransport
 from oncemq.client.runtime.transport import ZmqTransport
 from oncemq.client.transaction import Transaction
 from oncemq.journal.files.journal import FileJournal
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A function of the product, with its name in reports."""
+    """A function of the product, with its name in reports. Several of the same name are one step: a process uses one of
+    them."""
 
     name: str
     owner: type
@@ -41,6 +43,7 @@ class Step(msgspec.Struct, frozen=True):
 
 CLIENT = (
     Step("submit", InflightWindow, "add"),
+    Step("send", StreamTransport, "send"),
     Step("send", ZmqTransport, "send"),
     Step("receive", Core, "receive"),
     Step("session", Handshake, "_open", is_once=True),
@@ -57,12 +60,12 @@ TRANSACTION = (Step("transaction's end", Transaction, "__exit__"),)
 BROKER = (
     Step("append", FileJournal, "append"),
     Step("sync", FileJournal, "sync"),
-    Step("send", ZmqNetwork, "send"),
+    Step("send", Listeners, "send"),
 )
 
 
 def points_of(*steps: Step) -> tuple[str, ...]:
-    return tuple(point for step in steps for point in step.points)
+    return tuple(dict.fromkeys(point for step in steps for point in step.points))
 
 
 class KillPoint:

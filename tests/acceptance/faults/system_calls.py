@@ -1,7 +1,7 @@
 """Kills a process at the n-th system call of a thread, on its way into the kernel, with strace.
 
-SQLite and ZeroMQ are written in C, where no function can be wrapped: for example between the write of a commit and its
-sync.
+SQLite, ZeroMQ and sockets are written in C, where no function can be wrapped: for example between the write of a commit
+and its sync.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 
 #: System calls of the network and its threads, and of the file of an outbox.
-CLIENT = ("sendto", "recvfrom", "write")
+CLIENT = ("sendto", "sendmsg", "recvfrom", "write")
 OUTBOX = ("pwrite64", "fdatasync", "fsync", "ftruncate")
 _ATTACH_S = 10.0
 

@@ -81,7 +81,7 @@ def content_in(journal: Journal) -> tuple[list[object], list[bytes], bytes]:
         chunks = chunks_of(recover(journal, Limits(), Counter()))
         needed = list(needed_records(chunks))
         wanted = [RecordRef(one.position, one.topic_id, one.first_offset, one.size) for one in needed]
-        payloads = [payload for payload, _ in journal.read(wanted)]
+        payloads = [bytes(payload) for payload, _ in journal.read(wanted)]
         nowhere = {one.position: 0 for one in needed}
         state = [image for chunk in chunks for image in msgspec.msgpack.decode(relocated(chunk, nowhere))]
         return state, payloads, journal.journal_id

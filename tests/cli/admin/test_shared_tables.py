@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 
-import zmq
-
 from oncemq.protocol.commands import Keyed, Void
 from oncemq.protocol.frames import encode_request
 from oncemq.protocol.limits import REMOVED_KEYS_MAX
 from oncemq.testing.broker_process import BrokerProcess
 from tests.cli.shell import Shell
+from tests.stream_peer import StreamPeer
 
 
 def _use_keys(url: str, principal: str, count: int) -> None:
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.connect(url)
-        socket.send_multipart(encode_request(1, [Keyed(principal, f"k{number:02}", Void()) for number in range(count)]))
-        assert socket.poll(10_000)
+    with StreamPeer(url) as peer:
+        peer.send(encode_request(1, [Keyed(principal, f"k{number:02}", Void()) for number in range(count)]))
+        assert peer.receive()
 
 
 def test_keys_are_listed_and_freed(shell: Shell, broker: BrokerProcess) -> None:

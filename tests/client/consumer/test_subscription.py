@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import oncemq
+from oncemq.client.consumer.fetch_buffer import FetchBuffer
 from oncemq.client.consumer.topic import TopicCursor
 from oncemq.client.core.commands.pending import Pending
 from oncemq.protocol import errors
@@ -184,3 +185,125 @@ def test_a_limit_of_idle_time_that_a_waiting_get_could_exceed_is_refused(client:
     assert client.subscribe("t", "guest", idle_s=60.0).created
     with pytest.raises(oncemq.SubscriptionExists, match="idle for 60000 ms"):
         client.subscribe("t", "guest")
+
+
+def _record_asks(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+    asked: list[Command] = []
+    real = client._driver.core.ask
+
+    def ask(command: Command, *args: object, **options: object) -> Pending:
+        asked.append(command)
+        return real(command, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(client._driver.core, "ask", ask)
+    return asked
+
+
+def test_gets_that_are_sent_ahead_rarely_carry_acks(client: oncemq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(20):
+        client.put_many("t", [b"x" * 1000] * 10)
+    clock = [1000.0]
+    monkeypatch.setattr("oncemq.client.consumer.session.now_ms", lambda: clock[0])
+    asked = _record_asks(client, monkeypatch)
+    subscription = client.subscription("t", "s", prefetch_bytes=20_000)
+    received = 0
+    while received < 200:
+        clock[0] += 4.0
+        received += len(subscription.get_many(10))
+    gets = [command for command in asked if isinstance(command, Get)]
+    assert sum(get.ack >= 0 for get in gets) < len(gets) / 3
+    acked = max(get.ack for get in gets)
+    assert acked > 0
+    # What is owed travels with the next get that waits.
+    monkeypatch.undo()
+    while subscription.get_many(10):
+        pass
+    assert client.subscriptions("t")[0].lag == 0
+
+
+def test_the_next_get_is_sent_before_messages_are_decoded(
+    client: oncemq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        client.put_many("t", [b"x" * 1000] * 10)
+    subscription = client.subscription("t", "s", prefetch_bytes=30_000)
+    gets_in_flight: list[bool] = []
+    real = FetchBuffer.decode
+
+    def decode(buffer: FetchBuffer) -> list[oncemq.Message]:
+        gets_in_flight.append(subscription.consumer.session.get_pending is not None)
+        return real(buffer)
+
+    monkeypatch.setattr(FetchBuffer, "decode", decode)
+    subscription.get()
+    assert gets_in_flight == [True]
+
+
+def test_other_calls_within_a_loop_see_what_the_loop_has_delivered(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s", auto_ack=False)
+    messages = iter(subscription.messages(timeout_s=0))
+    assert next(messages).text == "0"
+    subscription.ack(wait=True)
+    assert client.subscriptions("t")[0].lag == 9
+    assert texts([next(messages), next(messages)]) == ["1", "2"]
+    assert texts([subscription.get()]) == ["3"]
+    assert texts(subscription.get_many(2)) == ["4", "5"]
+    assert next(messages).text == "6"
+    subscription.ack(wait=True)
+    assert client.subscriptions("t")[0].lag == 3
+    assert texts(messages) == ["7", "8", "9"]
+
+
+def test_a_loop_goes_on_after_other_calls_and_what_it_delivers_then_counts_too(client: oncemq.Client) -> None:
+    with client.subscription("t", "s") as subscription:
+        for message in subscription:
+            if message.text == "3":
+                # The loop is in the middle of a stride, and continues with it.
+                assert texts(subscription.get_many(1)) == ["4"]
+            if message.text == "6":
+                break
+    assert client.subscriptions("t")[0].lag == 3
+
+
+def test_a_transaction_acks_what_a_loop_delivers_after_other_calls(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s", auto_ack=False)
+    for message in subscription.messages(timeout_s=0):
+        if message.text == "3":
+            assert texts(subscription.get_many(1)) == ["4"]
+        if message.text == "6":
+            with client.transaction() as transaction:
+                transaction.ack(subscription, message)
+            break
+    assert client.subscriptions("t")[0].lag == 3
+
+
+def test_a_loop_that_ends_early_has_not_finished_its_last_message(client: oncemq.Client) -> None:
+    with pytest.raises(ZeroDivisionError), client.subscription("t", "s") as subscription:
+        for message in subscription:
+            if message.text == "4":
+                raise ZeroDivisionError
+    assert client.subscriptions("t")[0].lag == 6
+    with client.subscription("t", "s") as subscription:
+        for message in subscription:
+            if message.text == "6":
+                break
+    assert client.subscriptions("t")[0].lag == 3
+
+
+def test_a_transaction_within_a_loop_acks_what_the_loop_has_delivered(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s", auto_ack=False)
+    for message in subscription.messages(timeout_s=0):
+        if message.text in ("2", "7"):
+            with client.transaction() as transaction:
+                transaction.ack(subscription)
+            assert client.subscriptions("t")[0].lag == 9 - message.offset
+
+
+def test_a_seek_within_a_loop_moves_the_loop(client: oncemq.Client) -> None:
+    subscription = client.subscription("t", "s", auto_ack=False)
+    seen: list[str] = []
+    for message in subscription.messages(timeout_s=0):
+        seen.append(message.text)
+        if seen == ["0", "1", "2"]:
+            subscription.seek(8)
+    assert seen == ["0", "1", "2", "8", "9"]

@@ -80,7 +80,7 @@ def test_large_payloads_in_flight_are_fewer_than_a_busy_broker_accepts() -> None
     rig.answer(rig.requests[-2], stored(0))
     assert rig.core.has_outgoing(rig.now_ms)
     assert rig.numbers() == [3]
-    rig.core.disconnected()
+    rig.core.connection_lost(rig.now_ms)
     rig.resume(last_number=2, verdicts=((2, stored(1)),))
     assert rig.numbers() == [3, 4]
     rig.answer_last(stored(3))
@@ -88,6 +88,43 @@ def test_large_payloads_in_flight_are_fewer_than_a_busy_broker_accepts() -> None
     assert rig.numbers() == [5]
     rig.answer_last(stored(4))
     assert [offset_of(pending) for pending in pendings] == [0, 1, 2, 3, 4]
+
+
+def test_a_connection_that_is_lost_at_once_does_not_use_up_the_only_try() -> None:
+    rig = CoreRig(tries=1, timeout_ms=1000.0)
+    rig.greet()
+    pending = rig.put()
+    rig.sent()
+    rig.core.connection_lost(rig.now_ms)
+    assert not pending.done
+    rig.resume(last_number=0)
+    assert rig.numbers() == [1]
+    rig.answer_last(stored(5))
+    assert offset_of(pending) == 5
+
+
+def test_connections_that_are_lost_again_and_again_use_up_the_time_of_a_command() -> None:
+    rig = CoreRig(tries=2, timeout_ms=1000.0)
+    rig.greet()
+    pending = rig.put()
+    for _ in range(6):
+        rig.sent()
+        rig.now_ms += 500
+        rig.core.connection_lost(rig.now_ms)
+    with pytest.raises(errors.BrokerAway, match="has not answered this command"):
+        pending.result()
+
+
+def test_connections_that_are_lost_again_and_again_use_up_the_time_of_a_caller_that_waits_for_the_session() -> None:
+    rig = CoreRig(tries=2, timeout_ms=1000.0)
+    pending = rig.core.greet()
+    for index in range(6):
+        rig.sent()
+        assert pending.done == (index > 4)
+        rig.now_ms += 500
+        rig.core.connection_lost(rig.now_ms)
+    with pytest.raises(errors.BrokerAway, match="no answer"):
+        pending.result()
 
 
 def test_a_payload_of_any_size_is_sent_alone() -> None:
@@ -515,7 +552,7 @@ def test_an_expired_anonymous_session_begins_anew_with_its_next_commands() -> No
 
 def test_an_expired_anonymous_session_begins_anew_when_it_is_resumed() -> None:
     rig = anonymous_rig()
-    rig.core.disconnected()
+    rig.core.connection_lost(rig.now_ms)
     [resume] = rig.sent()
     late = rig.put()
     rig.answer(resume, Refusal("SESSION_UNKNOWN", "there is no session 'anonymous-1'"))
@@ -754,14 +791,16 @@ def test_payloads_that_do_not_fit_their_envelopes_are_not_sent(payloads: tuple[b
     assert rig.core.is_idle
 
 
-def test_each_payload_of_an_operation_has_to_be_small_enough() -> None:
+def test_the_payloads_of_a_transaction_together_have_to_be_small_enough() -> None:
     rig = CoreRig()
     rig.core.greet()
     [hello] = rig.sent()
     rig.answer(hello, HelloReply(1, 0, 64, (), "broker", 200))
-    assert not rig.core.submit(*transaction(b"x" * 150, b"y" * 150)).done
-    with pytest.raises(errors.TooLarge, match=r"^a batch of 201 bytes"):
-        rig.core.submit(*transaction(b"x" * 150, b"y" * 201)).result()
+    assert not rig.core.submit(*transaction(b"x" * 150, b"y" * 50)).done
+    with pytest.raises(errors.TooLarge, match=r"^the transaction has 201 bytes"):
+        rig.core.submit(*transaction(b"x" * 150, b"y" * 51)).result()
+    with pytest.raises(errors.TooLarge, match=r"^a message of 201 bytes"):
+        rig.core.submit(*transaction(b"x" * 201)).result()
 
 
 def test_a_transaction_that_has_lost_its_subscription_does_not_end_the_session() -> None:

@@ -214,3 +214,26 @@ def test_a_put_ends_while_a_broker_changes_between_active_and_standby() -> None:
                 rig.answer(request, STANDBY)
         rig.pass_ms(20)
     assert isinstance(put.error, errors.Standby | errors.BrokerAway)
+
+
+def test_a_connection_that_is_renewed_while_no_caller_waits_begins_with_a_hello() -> None:
+    rig = CoreRig(tries=2, timeout_ms=1000.0)
+    rig.core.greet()
+    greet(rig, 2)
+    get = rig.core.ask(Get(5, "kitchen", 1, 0, 1000, 0))
+    offset = 0
+    while not get.done:
+        # All other commands are answered, so the connection counts as usable.
+        rig.put()
+        for request in rig.sent():
+            if not isinstance(request.commands[0], Get):
+                rig.answer(request, stored(offset))
+                offset += 1
+        assert not rig.pass_ms(400.0)
+    assert isinstance(get.error, errors.BrokerAway)
+    assert rig.core.is_idle
+    rig.core.connection_lost(rig.now_ms)
+    rig.core.ask(Get(5, "kitchen", 1, 0, 1000, 0))
+    rig.put()
+    [command] = rig.commands()
+    assert isinstance(command, Hello)

@@ -33,6 +33,9 @@ from oncemq.protocol.schema.definitions.parse import parse_definition
 class Store:
     """A transport that is its own broker: it stores batches, and answers at once unless `is_slow`."""
 
+    is_renewed = False
+    is_waited_for = False
+
     def __init__(self) -> None:
         self.batches: list[tuple[str, bool, list[Message]]] = []
         #: What the broker knows of the schema of each topic.

@@ -10,12 +10,14 @@ import pytest
 import oncemq
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
+from tests.transports import EACH_TRANSPORT
 
 
 def lag(client: oncemq.Client) -> int:
     return client.subscriptions("t")[0].lag
 
 
+@EACH_TRANSPORT
 def test_a_broker_that_is_killed_neither_loses_nor_doubles_a_task(oncemq_broker: BrokerProcess) -> None:
     with oncemq_broker.connect(timeout_s=0.3, tries=100) as client:
         workers = client.subscribe_shared("t", "s")
@@ -31,6 +33,7 @@ def test_a_broker_that_is_killed_neither_loses_nor_doubles_a_task(oncemq_broker:
         assert (lag(client), workers.lost) == (0, 0)
 
 
+@EACH_TRANSPORT
 def test_what_was_settled_while_the_broker_was_away_is_settled_when_it_is_back(oncemq_broker: BrokerProcess) -> None:
     with oncemq_broker.connect(timeout_s=0.1, tries=2) as client:
         workers = client.subscribe_shared("t", "s")

@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from tests.gateways.fuzz_campaign import main
+from tests.fuzz_campaign import main
 from tests.gateways.push.peers import Asker, Listener
 from tests.gateways.push.processes import GatewayProcess
 

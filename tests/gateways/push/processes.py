@@ -13,9 +13,9 @@ from tests.gateways.hosts import ProcessHost
 def settings_here(**changes: object) -> PushSettings:
     """Settings with free addresses and short times."""
     quick = PushSettings(
-        publish=free_url(),
-        feed=free_url(),
-        acks=free_url(),
+        publish=free_url("zeromq"),
+        feed=free_url("zeromq"),
+        acks=free_url("zeromq"),
         heartbeat_ms=200,
         retransmit_ms=300,
         unfollow_ms=500,

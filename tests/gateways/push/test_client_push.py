@@ -69,7 +69,7 @@ def test_what_the_feed_loses_comes_from_the_broker(
 
 
 def test_a_feed_that_nobody_serves_is_done_without(client: Client) -> None:
-    with client.push("push.silent", "reader", feed=free_url()) as subscription:
+    with client.push("push.silent", "reader", feed=free_url("zeromq")) as subscription:
         client.put("push.silent", b"one")
         message = subscription.get(timeout_s=30)
         assert message is not None

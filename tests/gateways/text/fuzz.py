@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from oncemq.protocol import errors
-from tests.gateways.fuzz_campaign import main
+from tests.fuzz_campaign import main
 from tests.gateways.text.rig import GatewayProcess, dealing
 
 _PEERS = 16

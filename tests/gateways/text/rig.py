@@ -102,5 +102,5 @@ class GatewayThread:
 
 class GatewayProcess(ProcessHost):
     def __init__(self, brokers: Sequence[str]) -> None:
-        self.url = free_url()
+        self.url = free_url("zeromq")
         super().__init__(TextGateway, tuple(brokers), TextSettings(listen=self.url))

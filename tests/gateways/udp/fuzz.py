@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import struct
 
-from tests.gateways.fuzz_campaign import main
+from tests.fuzz_campaign import main
 from tests.gateways.udp.rig import GatewayProcess, PlainClient
 
 #: Small limits, which are reached soon.

@@ -12,6 +12,7 @@ from tests.simulation.bugs import (  # noqa: F401
     stages,
     standby,
     storage,
+    streams,
 )
 from tests.simulation.bugs.registry import BUGS as BUGS
 from tests.simulation.bugs.registry import SYNC_LABELS as SYNC_LABELS

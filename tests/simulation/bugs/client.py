@@ -56,6 +56,33 @@ def client_drops_a_pending() -> Sequence[Patch]:
     return [(CommandTable, "disconnect", disconnect)]
 
 
+@bug("a put that is sent alone uses the number of the next one")
+def client_reuses_the_number_of_a_put_alone() -> Sequence[Patch]:
+    real: Any = InflightWindow.start
+
+    def start(self: InflightWindow, command: PendingCommand, size: int) -> None:
+        real(self, command, size)
+        self.next_number -= 1
+
+    return [(InflightWindow, "start", start)]
+
+
+@bug("a put that is sent alone overtakes the commands before it")
+def client_put_alone_overtakes() -> Sequence[Patch]:
+    return [(InflightWindow, "__bool__", lambda _: False)]
+
+
+@bug("a put that is sent alone is forgotten if its request is lost")
+def client_put_alone_is_not_sent_again() -> Sequence[Patch]:
+    real: Any = InflightWindow.start
+
+    def start(self: InflightWindow, command: PendingCommand, size: int) -> None:
+        real(self, command, size)
+        del self._inflight[command.number]
+
+    return [(InflightWindow, "start", start)]
+
+
 @bug("a number that was given up is not voided")
 def client_does_not_void_numbers() -> Sequence[Patch]:
     def void(self: InflightWindow, command: PendingCommand) -> None:
@@ -85,9 +112,9 @@ def client_has_seen_everything() -> Sequence[Patch]:
 def subscription_acks_what_it_fetched() -> Sequence[Patch]:
     real: Any = TopicCursor.get_command
 
-    def get_command(self: TopicCursor, bytes_max: int, wait_ms: int) -> Any:
+    def get_command(self: TopicCursor, bytes_max: int, wait_ms: int, with_acks: bool = True) -> Any:
         self._finished = max(self._finished, self.buffer.position)
-        return real(self, bytes_max, wait_ms)
+        return real(self, bytes_max, wait_ms, with_acks)
 
     return [(TopicCursor, "get_command", get_command)]
 

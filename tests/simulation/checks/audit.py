@@ -43,6 +43,8 @@ class Auditor(Process):
         self._waiting += 1
 
         def seen(pending: Pending) -> None:
+            if isinstance(pending.error, errors.BrokerAway):
+                raise Violation(f"everything has healed, and the final check gets no answer: {pending.error}")
             self._waiting -= 1
             see(pending)
 

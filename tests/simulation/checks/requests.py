@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame, decode_request, decode_response
 from oncemq.protocol.replies import NotNow
 from tests.simulation.environment.world import Violation
@@ -30,9 +31,14 @@ class RequestCheck:
 
     def __init__(self) -> None:
         self._open: dict[bytes, list[_OpenRequest]] = {}
+        #: Peers that do not read: their answers are dropped.
+        self._unread: set[bytes] = set()
 
     def took(self, peer: bytes, frames: Sequence[Frame], now_ms: int) -> None:
-        request, _ = decode_request(frames)
+        try:
+            request, _ = decode_request(frames)
+        except errors.Malformed as error:
+            raise Violation(f"a request arrived that no client has sent: {error}") from None
         waits = any(getattr(command, "wait_ms", 0) for command in request.commands)
         self._open.setdefault(peer, []).append(_OpenRequest(request.request_id, not waits, now_ms))
 
@@ -53,10 +59,14 @@ class RequestCheck:
         for earlier in requests[:at]:
             earlier.is_overtaken = True
 
+    def dropped(self, peer: bytes) -> None:
+        """An answer to this peer was dropped."""
+        self._unread.add(peer)
+
     def check_answered(self, now_ms: int) -> None:
         """Check that no request was left without an answer."""
-        for requests in self._open.values():
-            for request in requests:
+        for peer, requests in self._open.items():
+            for request in requests if peer not in self._unread else ():
                 if request.is_ordered and request.taken_ms + ANSWERED_WITHIN_MS < now_ms:
                     age_ms = now_ms - request.taken_ms
                     raise Violation(f"request {request.request_id} was taken {age_ms} ms ago and is not answered")

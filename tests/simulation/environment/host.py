@@ -13,7 +13,7 @@ from oncemq.journal.files.record_reader import READ_TRIES
 from oncemq.journal.worker import StepWorker
 from oncemq.protocol import errors
 from tests.simulation.environment.disk import SimCrash, SimDisk
-from tests.simulation.environment.network import Listener
+from tests.simulation.environment.listener import Listener
 from tests.simulation.environment.segment_loss import is_loss_detected, wrong_check
 from tests.simulation.environment.state_check import StateCheck
 from tests.simulation.environment.world import Violation, World
@@ -143,6 +143,7 @@ class Host(StateCheck):
         self.disk.crash_after(-1)
         self.disk.aim("", "")
         self.broker = broker
+        self._network.start()
         for warning in journal.warnings:
             world.tally["recovery: " + ("torn group cut off" if "not finished" in warning else "other warning")] += 1
             if "damaged" in warning:
@@ -280,7 +281,7 @@ class Host(StateCheck):
         self.broker = None
         self._round_ms = 0
         self._rounds += 1
-        self._network.reset()
+        self._network.reset(is_silent=how.startswith("power loss"))
         self.worker = StepWorker()
         if how.startswith("power loss"):
             self.disk.power_loss()

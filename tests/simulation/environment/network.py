@@ -1,79 +1,22 @@
 """A network that loses, duplicates, reorders, delays and damages packets, and cuts off clients. Some clients have slow
 links, also when everything has healed.
 
-It implements the network interface of the broker once per address. Clients send requests and get replies by a callback.
-A client that reconnects is a new peer: packets to the old peer are lost.
+Clients send requests and get replies by a callback. A client that reconnects is a new peer: packets to the old peer are
+lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from oncemq.broker.network import Arrival
 from oncemq.client.core.commands.wire import LOCAL, WireBytes
 from oncemq.protocol.frames import Frame
-from tests.simulation.checks.requests import RequestCheck
+from tests.simulation.environment.internet import Internet
+from tests.simulation.environment.listener import Listener
+from tests.simulation.environment.slow_link import SlowLink
 from tests.simulation.environment.world import World
 
 Receive = Callable[[list[Frame]], None]
-
-
-class Listener:
-    """The broker's side of one address."""
-
-    def __init__(self, network: SimNetwork) -> None:
-        self._network = network
-        self.inbox: list[Arrival] = []
-        self._requests = RequestCheck()
-        #: Called when a packet arrives. Returns False if no broker is running.
-        self.arrived: Callable[[], bool] = lambda: False
-        #: Called before a packet is sent.
-        self.sending: Callable[[], None] = lambda: None
-
-    def take(self, wait_ms: int) -> list[Arrival]:
-        arrivals, self.inbox = self.inbox, []
-        for peer, frames in arrivals:
-            self._requests.took(peer, frames, self._network.now_ms)
-        return arrivals
-
-    def check_answered(self) -> None:
-        self._requests.check_answered(self._network.now_ms)
-
-    def reset(self) -> None:
-        """The process has ended: what it received is lost."""
-        self.inbox.clear()
-        self._requests = RequestCheck()
-
-    def is_reading(self, peer: bytes) -> bool:
-        return True
-
-    def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
-        self.sending()
-        self._requests.answers(peer, frames)
-        self._network.carry(peer, list(frames), self._network.deliver)
-
-
-class SlowLink:
-    """One direction of a connection with a limited bandwidth. Packets are transferred one after the other."""
-
-    def __init__(self, world: World, bytes_per_ms: int) -> None:
-        self._world = world
-        self._bytes_per_ms = bytes_per_ms
-        #: When the link is free, and how many bytes it has transferred by then.
-        self._free_ms = 0.0
-        self._queued_bytes = 0
-
-    def carry(self, frames: list[Frame]) -> int:
-        """Return how long the transfer of a packet takes, behind all others."""
-        size = sum(map(len, frames))
-        self._queued_bytes += size
-        self._free_ms = max(self._free_ms, self._world.now_ms) + size / self._bytes_per_ms
-        return round(self._free_ms - self._world.now_ms)
-
-    @property
-    def transferred_bytes(self) -> int:
-        left_ms = max(0.0, self._free_ms - self._world.now_ms)
-        return self._queued_bytes - round(left_ms * self._bytes_per_ms)
 
 
 class SimNetwork:
@@ -86,11 +29,8 @@ class SimNetwork:
         #: (requests, replies)
         self._slow_links: dict[bytes, tuple[SlowLink, SlowLink]] = {}
         self._peers = 0
-        self.listeners = [Listener(self) for _ in range(addresses)]
-
-    @property
-    def now_ms(self) -> int:
-        return self._world.now_ms
+        self.internet = Internet(world)
+        self.listeners = [Listener(world, self.internet, number, self._reply) for number in range(addresses)]
 
     # Called by clients.
 
@@ -119,7 +59,7 @@ class SimNetwork:
         self._world.tally["network: partition"] += 1
 
     def request(self, peer: bytes, frames: list[Frame]) -> None:
-        self.carry(peer, frames, self._arrive)
+        self._carry(peer, frames, self._arrive)
 
     def _arrive(self, peer: bytes, frames: list[Frame]) -> None:
         listener = self._listener_of[peer]
@@ -128,19 +68,22 @@ class SimNetwork:
         else:
             self._world.tally["network: no broker"] += 1
 
-    def deliver(self, peer: bytes, frames: list[Frame]) -> None:
+    def _reply(self, peer: bytes, frames: list[Frame]) -> None:
+        self._carry(peer, frames, self._deliver)
+
+    def _deliver(self, peer: bytes, frames: list[Frame]) -> None:
         receive = self._receivers.get(peer)
         if receive is not None:
             receive(frames)
 
     # Transport.
 
-    def carry(self, peer: bytes, frames: list[Frame], arrive: Callable[[bytes, list[Frame]], None]) -> None:
+    def _carry(self, peer: bytes, frames: list[Frame], arrive: Callable[[bytes, list[Frame]], None]) -> None:
         world = self._world
         random = self._random.random
         slow_link = self._slow_links.get(peer)
         if slow_link is not None:
-            delay_ms = slow_link[arrive == self.deliver].carry(frames)
+            delay_ms = slow_link[arrive == self._deliver].carry(frames)
             world.tally["network: slow"] += 1
             world.after(1 + delay_ms, lambda: self._arrive_slowly(peer, frames, arrive))
             return

@@ -16,7 +16,7 @@ from oncemq.journal.contract import Group, Journal
 from oncemq.journal.memory import MemoryJournal
 from oncemq.protocol import errors
 from oncemq.protocol.frames import encode_not_now
-from tests.simulation.environment.network import Listener
+from tests.simulation.environment.listener import Listener
 from tests.simulation.environment.state_check import StateCheck
 from tests.simulation.environment.world import Violation, World
 
@@ -132,6 +132,11 @@ class PairMember:
         self.broker = None
         self.end.reset()
 
+    def start(self) -> None:
+        """Listen."""
+        self.is_up = True
+        self.end.start()
+
 
 class StandbyPair(StateCheck):
     def __init__(self, world: World, ends: list[Listener]) -> None:
@@ -153,6 +158,8 @@ class StandbyPair(StateCheck):
         return None if active is None or active.is_stopped else active.broker
 
     def start(self) -> None:
+        for member in self.members:
+            member.start()
         self._take_over(self.members[0])
 
     # Take-overs.
@@ -220,11 +227,8 @@ class StandbyPair(StateCheck):
         self.active = None
         member.drop_all()
         member.is_up = False
-        self.world.after(20 + int(self._random.random() * 300), lambda: self._start_again(member))
+        self.world.after(20 + int(self._random.random() * 300), member.start)
         self._expire_later()
-
-    def _start_again(self, member: PairMember) -> None:
-        member.is_up = True
 
     def _stop(self, member: PairMember) -> None:
         self.world.note(f"BROKER {member.name} is stopped")
@@ -270,12 +274,14 @@ class StandbyPair(StateCheck):
             self.world.tally["broker: fenced"] += 1
             self.world.note(f"BROKER {member.name} is fenced, and waits")
             member.drop_all()
+            member.start()
         except errors.JournalFailed:
             self.world.tally["broker: commit of unknown outcome"] += 1
             self.world.note(f"BROKER {member.name} has lost the journal, and waits")
             self._gone()
             self.active = None
             member.drop_all()
+            member.start()
             self._expire_later()
         except errors.JournalCorrupt as error:
             raise Violation(f"lost: {error}") from error

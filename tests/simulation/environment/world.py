@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from random import Random
 
 from tests.simulation.environment.faults import Faults, faults_of
+from tests.simulation.environment.stream_faults import StreamFaults, stream_faults_of
 
 START_MS = 1_000_000
 TRANSCRIPT_LINES = 40
@@ -22,6 +23,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.faults: Faults = faults_of(seed)
+        self.stream_faults: StreamFaults = stream_faults_of(seed)
         self.now_ms = START_MS
         #: True in the second phase: no more faults, and every process must finish its work.
         self.healed = False

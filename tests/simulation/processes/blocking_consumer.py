@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
 from oncemq.client.consumer.sync import Subscription
-from oncemq.client.core.commands.wire import WireBytes
 from oncemq.client.core.core import Core
 from oncemq.client.options import ConnectSettings
 from oncemq.client.producer.encoding import make_put
 from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.client.sync import Client, make_client
 from oncemq.protocol import commands, errors, replies
-from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
 from tests.simulation.checks.subscriptions import SubscriptionModel
 from tests.simulation.environment.fiber import Fiber
@@ -22,35 +19,6 @@ from tests.simulation.environment.world import Violation
 from tests.simulation.processes.process import OPTIONS, Context, Process
 
 _PASSING = (errors.BrokerAway, errors.NotNow)
-
-
-class FiberTransport:
-    """The network interface of the client. Waiting lets virtual time advance."""
-
-    def __init__(self, process: BlockingConsumer) -> None:
-        self._process = process
-        self.arrived: deque[list[Frame]] = deque()
-
-    def send(self, frames: Sequence[Frame]) -> None:
-        self._process._send(list(frames))
-
-    def receive(self) -> Sequence[Frame] | None:
-        return self.arrived.popleft() if self.arrived else None
-
-    def wait(self, timeout_ms: float) -> None:
-        if not self.arrived:
-            self._process.sleep(timeout_ms)
-
-    def wake(self) -> None: ...
-
-    def wire_bytes(self) -> WireBytes | None:
-        return self._process.wire_bytes()
-
-    def reconnect(self) -> None:
-        self.arrived.clear()
-        self._process._connect()
-
-    def close(self) -> None: ...
 
 
 class BlockingConsumer(Process):
@@ -61,7 +29,6 @@ class BlockingConsumer(Process):
         self.topic = topic
         self._put_topic = put_topic
         self._fiber: Fiber | None = None
-        self._transport = FiberTransport(self)
         self._naps = 0
         self._is_awake = False
         self.model: SubscriptionModel | None = None
@@ -89,7 +56,6 @@ class BlockingConsumer(Process):
 
     def begin(self) -> None:
         assert self.core is not None
-        self._transport = FiberTransport(self)
         self._sent_numbers, self._seen_numbers = set(), set()
         self._acked_before = {}
         self._fiber = Fiber(self._live)
@@ -98,8 +64,8 @@ class BlockingConsumer(Process):
     def pump(self) -> None:
         """The driver of the client does this."""
 
-    def stop(self) -> None:
-        super().stop()
+    def stop(self, *, is_silent: bool = False) -> None:
+        super().stop(is_silent=is_silent)
         fiber, self._fiber = self._fiber, None
         if fiber is not None:
             self._naps += 1
@@ -113,23 +79,20 @@ class BlockingConsumer(Process):
             self._is_awake = False
 
     def sleep(self, duration_ms: float) -> None:
-        """Called by the fiber: sleep. An arriving packet ends the sleep."""
+        """Called by the fiber: sleep. What arrives ends the sleep."""
         assert self._fiber is not None
         self._naps += 1
         nap = self._naps
-        self.world.after(max(1, int(duration_ms)), lambda: self._wake(nap))
+        self.world.after(max(1, int(duration_ms)), lambda: self._end_nap(nap))
         self._fiber.pause()
 
-    def _wake(self, nap: int) -> None:
+    def wake(self) -> None:
+        self._end_nap(self._naps)
+
+    def _end_nap(self, nap: int) -> None:
         if nap == self._naps and self.core is not None and not self._is_awake:
             self._naps += 1
             self._resume()
-
-    def receive(self, frames: list[Frame]) -> None:
-        if self.core is not None:
-            self._observe(frames)
-            self._transport.arrived.append(frames)
-            self._wake(self._naps)
 
     # Observation of packets.
 
@@ -170,7 +133,7 @@ class BlockingConsumer(Process):
         core = Core(self.name, False, self.random.getrandbits(62) + 1, OPTIONS)
         self.core = core
         settings = ConnectSettings(urls=["simulated"], batch_messages=10, batch_bytes=1000, buffer_bytes=10_000)
-        client = make_client(ThreadDriver(core, self._transport), settings)
+        client = make_client(ThreadDriver(core, self._observed()), settings)
         self.context.subscriptions.requested.setdefault(self.topic, set()).add(self.name)
         found = self._retry(lambda: client.subscribe(self.topic, self.name, "earliest", prefetch_bytes=800))
         while True:

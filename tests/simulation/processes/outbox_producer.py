@@ -9,7 +9,6 @@ from oncemq.client.core.core import Core
 from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import errors
-from oncemq.protocol.frames import Frame
 from tests.simulation.checks.history import Attempt
 from tests.simulation.environment.world import Violation
 from tests.simulation.processes.outbox_storage import Killed, OutboxDisk
@@ -71,7 +70,7 @@ class OutboxProducer(Process):
             self._die()
             return
         self.world.note(f"{self.name} opened {self.outbox.session}: {self.outbox.pending_count} are kept")
-        self._connect()
+        self._connect(self.core)
         if self.random.random() < 0.5:
             # Put before the session has started.
             self._act()
@@ -91,8 +90,8 @@ class OutboxProducer(Process):
         self._restore()
         self.world.after(20 + int(self.random.random() * 200), self._start_again)
 
-    def stop(self) -> None:
-        super().stop()
+    def stop(self, *, is_silent: bool = False) -> None:
+        super().stop(is_silent=is_silent)
         self.outbox = None
 
     def crash(self) -> None:
@@ -111,9 +110,6 @@ class OutboxProducer(Process):
 
     def pump(self) -> None:
         self._guarded(super().pump)
-
-    def receive(self, frames: list[Frame]) -> None:
-        self._guarded(lambda: super(OutboxProducer, self).receive(frames))
 
     def later(self, delay_ms: int, action: Callable[[], None]) -> None:
         super().later(delay_ms, lambda: self._guarded(action))

@@ -1,19 +1,19 @@
-"""A client process: the real client core, driven by virtual time, with all of its packets observed.
+"""A client process: the real client core and driver in virtual time. Everything that they send and receive is observed.
 
 A crash loses its memory. The reply to the next hello then decides the commands that were in flight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf, isinf
 
 import msgspec
 
 from oncemq.client.core.commands.pending import Pending
-from oncemq.client.core.commands.wire import WireBytes
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options
+from oncemq.client.runtime.driver import Driver
 from oncemq.protocol import errors, replies
 from oncemq.protocol.commands import (
     Command,
@@ -34,6 +34,13 @@ from tests.simulation.checks.sessions import Sessions
 from tests.simulation.checks.subscriptions import Subscriptions
 from tests.simulation.environment.network import SimNetwork
 from tests.simulation.environment.world import Violation, World
+from tests.simulation.processes.transports import (
+    ObservedTransport,
+    PacketTransport,
+    SimDriver,
+    SimStreamTransport,
+    SimTransport,
+)
 
 OPTIONS = Options(
     timeout_ms=60.0,
@@ -113,11 +120,13 @@ class Process:
         self.random = self.world.random(f"process {name}")
         self.incarnation = 0
         self.core: Core | None = None
-        self._peer = b""
-        #: Index of the next address to connect to.
-        self._connects = 0
+        #: Whether its bytes are a stream. Otherwise they are packets.
+        self._is_stream = self.world.random(f"transport {name}").random() < self.world.stream_faults.share
+        self._transport: SimTransport | None = None
+        self._driver: Driver | None = None
         self._alarm_ms: float = inf
         self._alarms = 0
+        self._submits = 0
         self._requests: dict[int, tuple[Command, ...]] = {}
         self._done: list[tuple[Answered, Pending]] = []
 
@@ -131,7 +140,7 @@ class Process:
         self.core = Core(self.session(), self.anonymous, self.random.getrandbits(62) + 1, OPTIONS)
         if self.anonymous:
             self.context.sessions.may_be_deleted(self.core.session)
-        self._connect()
+        self._connect(self.core)
         self.begin()
         self.pump()
 
@@ -140,11 +149,14 @@ class Process:
             return
         self.world.note(f"{self.name} crashes")
         self.world.tally["client: crash"] += 1
-        self.stop()
+        self.stop(is_silent=self._is_stream and self.random.random() < 0.3)
         self.world.after(20 + int(self.random.random() ** 2 * 500), self.start)
 
-    def stop(self) -> None:
-        self.context.network.disconnect(self._peer)
+    def stop(self, *, is_silent: bool = False) -> None:
+        """End the process. `is_silent`: by a power loss, which the broker is not told."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.crash(is_silent=is_silent)
         self.core = None
         self._alarms += 1
         self._alarm_ms = inf
@@ -183,6 +195,15 @@ class Process:
 
     def submit(self, operation: Operation, payload: bytes | tuple[bytes, ...] | None, answered: Answered) -> Pending:
         assert self.core is not None
+        self._submits += 1
+        if self._submits % 2 and isinstance(operation, Put) and isinstance(payload, bytes):
+            # The short path of a blocking client, where it can be used.
+            now_ms = float(self.world.now_ms)
+            frames = self.core.alone(operation, payload, now_ms)
+            if frames is not None:
+                self.world.tally["client: put alone"] += 1
+                self._send(frames)
+                return self._watch(self.core.sent_alone(operation, payload, frames, now_ms), answered)
         return self._watch(self.core.submit(operation, payload), answered)
 
     def ask(self, command: Command, answered: Answered) -> Pending:
@@ -198,34 +219,39 @@ class Process:
 
     # Driving the core.
 
-    def _connect(self) -> None:
-        self.context.network.disconnect(self._peer)
-        self._peer = self.context.network.connect(self.receive, self._connects, self.bytes_per_ms)
-        self._connects += 1
+    def _connect(self, core: Core) -> None:
+        network, turn = self.context.network, self.incarnation - 1
+        kind = SimStreamTransport if self._is_stream else PacketTransport
+        self._transport = kind(network, self, turn)
+        self._driver = SimDriver(core, self._observed())
+
+    def _observed(self) -> ObservedTransport:
+        assert self._transport is not None
+        return ObservedTransport(self._transport, self.world, self._send, self._observe)
 
     def cut_off(self, duration_ms: int) -> None:
-        self.context.network.cut_off(self._peer, duration_ms)
+        if self._transport is not None:
+            self._transport.cut_off(duration_ms)
+
+    def wake(self) -> None:
+        self.pump()
+
+    def sleep(self, duration_ms: float) -> None:
+        raise AssertionError("this process does not block")
 
     def pump(self) -> None:
-        """Drive the core, as the driver of the client does."""
-        core = self.core
-        while core is not None:
-            now_ms = float(self.world.now_ms)
-            for frames in core.outgoing(now_ms):
-                self._send(frames)
-            deadline_ms = core.next_deadline_ms()
-            if deadline_ms <= now_ms and core.check(now_ms, self.wire_bytes()):
-                self.world.tally["client: reconnect"] += 1
-                self._connect()
-            elif not self._done:
-                self._set_alarm(deadline_ms if deadline_ms > now_ms else core.next_deadline_ms())
+        """Drive the core, and handle what was answered."""
+        while self.core is not None:
+            assert self._driver is not None
+            assert self._transport is not None
+            self._transport.wait(0.0)
+            self._driver.pump()
+            if not self._done:
+                is_ready = self._transport.is_ready
+                due_ms = min(self.core.next_deadline_ms(), self._transport.retry_ms)
+                self._set_alarm(self.world.now_ms if is_ready else due_ms)
                 return
             self._handle_done()
-            core = self.core
-
-    def wire_bytes(self) -> WireBytes:
-        """What the system would count."""
-        return self.context.network.wire_bytes(self._peer)
 
     def _handle_done(self) -> None:
         while self._done:
@@ -254,20 +280,17 @@ class Process:
             if isinstance(command, Numbered):
                 self.context.sessions.model(command.session).sent(command, self.context.attempts_of(command.operation))
                 self._on_sent(command)
-        self.context.network.request(self._peer, frames)
+        if self._transport is not None:
+            self._transport.send(frames)
 
-    def receive(self, frames: list[Frame]) -> None:
-        core = self.core
-        if core is None:
-            return
-        self._observe(frames)
-        core.receive(float(self.world.now_ms), frames)
-        self._handle_done()
-        self.pump()
-
-    def _observe(self, frames: list[Frame]) -> None:
-        response = _decode_response(frames[0])
-        commands = self._requests[response.request_id]
+    def _observe(self, frames: Sequence[Frame]) -> None:
+        try:
+            response = _decode_response(frames[0])
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise Violation(f"{self.name} got a reply that it can't decode: {error}") from None
+        commands = self._requests.get(response.request_id)
+        if commands is None:
+            raise Violation(f"{self.name} got a reply to request {response.request_id}, which it did not send")
         if len(commands) != len(response.replies):
             raise Violation(f"{self.name} sent {len(commands)} commands and got {response.replies}")
         for command, reply in zip(commands, response.replies, strict=True):

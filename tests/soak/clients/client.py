@@ -23,7 +23,10 @@ ENDS = "ends.json"
 class Addresses(msgspec.Struct, frozen=True):
     """Where the broker and its gateways listen."""
 
-    native: str
+    #: The native protocol: the stream transport over TCP and a Unix socket, and ZeroMQ.
+    stream: str
+    stream_unix: str
+    zeromq: str
     http: str
     text: str
     publish: str
@@ -70,6 +73,8 @@ class SoakClient:
         self.log = EventLog(context.log_path(plan.name))
         self.random = Random(f"{context.seed}/{context.number}/{plan.name}/{incarnation}")
         self.stop = StopRequest()
+        #: Where native clients connect to. Each process of a client may use another transport.
+        self.url = self.random.choice((self.addresses.stream, self.addresses.stream_unix, self.addresses.zeromq))
 
     def run(self, body: Callable[[SoakClient], None]) -> int:
         """Run, and return the exit code."""

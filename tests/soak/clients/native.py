@@ -22,7 +22,7 @@ TTL_S = 0.4
 
 
 def _connect(client: SoakClient) -> oncemq.Client:
-    return oncemq.connect(client.addresses.native, label=client.name, **PATIENT)
+    return oncemq.connect(client.url, label=client.name, **PATIENT)
 
 
 # Producers.
@@ -67,7 +67,7 @@ def put_asyncio(client: SoakClient) -> None:
 
 async def _put_asyncio(client: SoakClient) -> None:
     stream = client.stream()
-    async with oncemq.aio.connect(client.addresses.native, label=client.name, **PATIENT) as mq:
+    async with oncemq.aio.connect(client.url, label=client.name, **PATIENT) as mq:
         while not client.stop.is_set:
             messages = stream.attempt(client.topic, client.random.randint(1, _BATCH_MAX))
             receipt = await mq.put_many(client.topic, map(value_of, messages))
@@ -79,7 +79,7 @@ def put_through_outbox(client: SoakClient) -> None:
     """The outbox outlives the rounds."""
     stream = client.stream()
     outbox = client.context.run_folder / f"{client.name}.outbox"
-    with oncemq.connect(client.addresses.native, outbox=outbox, **PATIENT) as mq:
+    with oncemq.connect(client.url, outbox=outbox, **PATIENT) as mq:
         while not client.stop.is_set:
             messages = stream.attempt(client.topic, client.random.randint(1, 3))
             mq.put_many(client.topic, map(value_of, messages))
@@ -181,7 +181,7 @@ def get_asyncio(client: SoakClient) -> None:
 
 async def _get_asyncio(client: SoakClient) -> None:
     position = client.next_offset()
-    async with oncemq.aio.connect(client.addresses.native, label=client.name, **PATIENT) as mq:
+    async with oncemq.aio.connect(client.url, label=client.name, **PATIENT) as mq:
         subscription = await mq.subscription(client.topic, client.name, auto_ack=False)
         client.log.write(("started", client.incarnation))
         while not client.is_done(position):

@@ -25,7 +25,7 @@ def is_poisoned(message: str) -> bool:
 def work(client: SoakClient) -> None:
     """Put the result of each task, and ack it, in one transaction."""
     with (
-        oncemq.connect(client.addresses.native, label=client.name, **PATIENT) as mq,
+        oncemq.connect(client.url, label=client.name, **PATIENT) as mq,
         mq.shared_subscription(client.topic, SUBSCRIBER) as workers,
     ):
         while not _is_done(client, mq):

@@ -48,13 +48,13 @@ def container(workload: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_the_trigger_decides_the_workload(tmp_path: Path, trigger: str, schedule: str, kind: str) -> None:
-    found = rendered(orders(tmp_path, trigger), schedule=schedule, url="tcp://oncemq:5555")
+    found = rendered(orders(tmp_path, trigger), schedule=schedule, url="oncemq://oncemq:5554")
     assert set(found) == {"ConfigMap", "PersistentVolumeClaim", kind}
     driver = container(found[kind])
     assert driver["command"][:3] == ["oncemq", "pipeline", "run"]
     assert driver["command"][-2:] == ["--checkpoint", "/var/lib/oncemq/checkpoints/Order_totals"]
     environment = {each["name"]: each for each in driver["env"]}
-    assert environment["ONCEMQ_URL"]["value"] == "tcp://oncemq:5555"
+    assert environment["ONCEMQ_URL"]["value"] == "oncemq://oncemq:5554"
     mounts = {each["name"]: each["mountPath"] for each in driver["volumeMounts"]}
     assert mounts == {"pipeline": "/etc/oncemq/pipeline", "scratch": "/tmp", "state": "/var/lib/oncemq"}
 

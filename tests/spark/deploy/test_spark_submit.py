@@ -39,7 +39,7 @@ def script_of(*files: str, **options: Any) -> str:
 
 
 def test_workers_use_the_python_of_the_archive(tmp_path: Path) -> None:
-    script = script_of(topics(tmp_path), master="yarn", archive="oncemq env.tar.gz", url="tcp://broker:5555")
+    script = script_of(topics(tmp_path), master="yarn", archive="oncemq env.tar.gz", url="oncemq://broker:5554")
     arguments = submitted(tmp_path, script, "--quiet")
     assert arguments[:8] == [
         "--master",
@@ -55,7 +55,7 @@ def test_workers_use_the_python_of_the_archive(tmp_path: Path) -> None:
     assert arguments[10:12] == ["--conf", "spark.pyspark.python=./environment/bin/python"]
     program = Path(arguments[12])
     assert (program.name, program.exists()) == ("submit.py", True)
-    assert arguments[13:] == [str(tmp_path / "copies.yaml"), "--url", "tcp://broker:5555", "--quiet"]
+    assert arguments[13:] == [str(tmp_path / "copies.yaml"), "--url", "oncemq://broker:5554", "--quiet"]
 
 
 def test_a_missing_variable_stops_the_script_and_its_value_is_not_in_it(
@@ -95,11 +95,13 @@ def test_a_driver_on_the_cluster_gets_its_files(tmp_path: Path) -> None:
     with pytest.raises(errors.SettingInvalid, match="the checkpoint must be a URL"):
         script_of(str(file), master="yarn", deploy_mode="cluster")
     file.write_text(file.read_text() + "checkpoint: hdfs://name/checkpoints/copies\n")
-    script = script_of(str(file), master="yarn", deploy_mode="cluster", archive="env.tar.gz", url="tcp://broker:5555")
+    script = script_of(
+        str(file), master="yarn", deploy_mode="cluster", archive="env.tar.gz", url="oncemq://broker:5554"
+    )
     arguments = submitted(tmp_path, script)
     assert arguments[arguments.index("--files") + 1] == str(file)
     assert "spark.yarn.appMasterEnv.PYSPARK_PYTHON=./environment/bin/python" in arguments
-    assert "spark.yarn.appMasterEnv.ONCEMQ_URL=tcp://broker:5555" in arguments
+    assert "spark.yarn.appMasterEnv.ONCEMQ_URL=oncemq://broker:5554" in arguments
     assert arguments[-1] == "copies.yaml"
     definition = "value: {format: avro, schema_file: ./order.avsc}\n"
     file.write_text(file.read_text() + definition)

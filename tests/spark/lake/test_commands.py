@@ -71,7 +71,7 @@ def test_every_option_of_an_archive_reaches_it(archived: list[Pipeline], tmp_pat
         (("--topic", "a", "--trigger", "often"), "use available-now or a duration"),
         (("--topic", "a", "--trigger", "5s", "--ack-last"), "only a run that ends has a last batch to ack"),
         (("--topic", "a", "--checkpoint", "c"), "together with its subscription"),
-        (("--topic", "a", "--url", "memory:"), "tcp://"),
+        (("--topic", "a", "--url", "memory:"), "oncemq://"),
     ],
 )
 def test_an_archive_that_can_not_be_is_explained_before_spark_starts(

@@ -87,7 +87,7 @@ def test_run_explains_problems_before_spark_starts(bad: str, monkeypatch: pytest
     [
         (("--conf", "spark.x"), "KEY=VALUE"),
         (("--trigger", "often"), "use available-now or a duration"),
-        (("--url", "memory:"), "tcp://"),
+        (("--url", "memory:"), "oncemq://"),
     ],
 )
 def test_an_option_that_can_not_be_is_a_usage_error(
@@ -115,7 +115,7 @@ def broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_broker_that_is_away_is_known_before_spark_starts(good: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oncemq.spark.session.build", None)
-    result = run("run", good, "--url", "tcp://127.0.0.1:9", "--timeout", "0.05", "--tries", "1")
+    result = run("run", good, "--url", "oncemq://127.0.0.1:9", "--timeout", "0.05", "--tries", "1")
     assert result.exit_code == 6
     assert "Start the broker (`oncemq serve`)" in result.stderr
 

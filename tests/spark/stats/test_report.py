@@ -29,7 +29,7 @@ def some_stats(*, recorded: bool) -> Stats:
     latency_windows = [LatencyWindow(name, what, START_MS, 100, 7, 35, 9000) for what in ("put", "delivery")]
     return Stats(
         START_MS,
-        "tcp://127.0.0.1:5555",
+        "oncemq://127.0.0.1:5554",
         10.0,
         (TopicStats(name, 1000, 20_000, START_MS, START_MS + 50_000, 40, 90, 99, 7, 20.0),),
         tuple(windows),

@@ -95,6 +95,14 @@ def test_crashes_and_lost_packets_violate_no_guarantee_also_for_push_clients(run
     runs.check_that_nothing_is_left()
 
 
+def test_the_guarantees_hold_over_zeromq_too(runs: Runs) -> None:
+    code, said = runs.finish(runs.start("--seed", "8", "--seconds", "1", "--transport", "zeromq", "--json"))
+    result = json.loads(said)
+    assert (code, result["good"], result["transport"]) == (0, True, "zeromq"), said
+    assert result["survived"]["packets_lost"] >= 1
+    assert result["repeat"] == "oncemq chaos --seed 8 --seconds 1 --transport zeromq"
+
+
 def test_a_network_that_forges_answers_is_noticed_and_ctrl_c_ends_it_with_the_verdict_so_far(runs: Runs) -> None:
     kept = runs.folder / "kept"
     run = runs.start("--seed", "17", "--seconds", "600", "--sabotage", "lose", "--keep", str(kept))

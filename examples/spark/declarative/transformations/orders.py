@@ -5,7 +5,7 @@ import os
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 
-URL = os.environ.get("ONCEMQ_URL", "tcp://127.0.0.1:5555")
+URL = os.environ.get("ONCEMQ_URL", "oncemq://127.0.0.1:5554")
 spark = SparkSession.active()
 
 

@@ -11,33 +11,19 @@ from oncemq.protocol.frames import Frame, encode_replies, encode_reply, encode_r
 from oncemq.protocol.replies import GetReply, NotNow, Reply
 
 
-class Request:
-    __slots__ = (
-        "_fetches",
-        "commands",
-        "encoded_bytes",
-        "fetch_bytes",
-        "payloads",
-        "peer",
-        "replies",
-        "request_id",
-    )
-
-    def __init__(
-        self, peer: bytes, request_id: int, commands: tuple[Command, ...], payloads: list[tuple[Frame, ...]]
-    ) -> None:
-        self.peer = peer
-        self.request_id = request_id
-        self.commands = commands
-        self.payloads = payloads
-        #: Encoded, except for those whose batches are read after the sync.
-        self.replies: list[Reply | msgspec.Raw] = []
-        #: Index of each reply whose batches are read after the sync, with the decision that found them.
-        self._fetches: list[tuple[int, Decision]] = []
-        #: Bytes of all batches that the replies return.
-        self.fetch_bytes = 0
-        #: Bytes of all other replies.
-        self.encoded_bytes = 0
+class Request(msgspec.Struct, eq=False):
+    peer: bytes
+    request_id: int
+    commands: tuple[Command, ...]
+    payloads: list[tuple[Frame, ...]]
+    #: Encoded, except for those whose batches are read after the sync, and for the only one of a request.
+    replies: list[Reply | msgspec.Raw] = []
+    #: Index of each reply whose batches are read after the sync, with the decision that found them.
+    _fetches: list[tuple[int, Decision]] = []
+    #: Bytes of all batches that the replies return.
+    fetch_bytes: int = 0
+    #: Bytes of all other replies, if there are more to come.
+    encoded_bytes: int = 0
 
     @property
     def has_messages(self) -> bool:
@@ -49,6 +35,8 @@ class Request:
         if decision.slices:
             self._fetches.append((len(self.replies), decision))
             self.fetch_bytes += sum(entry.size for entry in decision.slices)
+            self.replies.append(decision.reply)
+        elif len(self.commands) == 1:
             self.replies.append(decision.reply)
         else:
             encoded = encode_reply(decision.reply)

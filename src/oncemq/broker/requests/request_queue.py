@@ -61,6 +61,10 @@ class Overdrafts:
             del self._until_ms[peer]
             self._held.discard(peer)
 
+    def admits(self, peer: bytes, now_ms: int) -> bool:
+        """Return whether a peer may have a turn now."""
+        return peer not in self._held or self.held_until_ms(peer) <= now_ms
+
     def held_until_ms(self, peer: bytes) -> int:
         """Return the time from which a peer may have a turn; 0 = any time. It is held only while others are active."""
         if peer not in self._held:
@@ -102,10 +106,19 @@ class RequestQueue:
         """Return the number of requests that have not been begun."""
         return self._requests
 
+    def has(self, peer: bytes) -> bool:
+        """Return whether a peer has requests here."""
+        return peer in self._by_peer
+
     @property
     def has_turns(self) -> bool:
         """Whether a peer can have a turn without waiting for time to pass."""
         return bool(self._turns or self._after_turn)
+
+    @property
+    def is_round_open(self) -> bool:
+        """Whether a peer has not had its turn in this round."""
+        return bool(self._turns)
 
     @property
     def waiting_bytes(self) -> int:
@@ -147,10 +160,12 @@ class RequestQueue:
 
     def start_round(self) -> None:
         """Let all peers have a turn. Those that had none in the last round come first, and those that pay back last."""
-        self._turns += self._after_turn
-        self._after_turn.clear()
-        self._turns += self._held
-        self._held.clear()
+        if self._after_turn:
+            self._turns += self._after_turn
+            self._after_turn.clear()
+        if self._held:
+            self._turns += self._held
+            self._held.clear()
 
     def continue_round(self) -> None:
         """Let peers have another turn if there are no others."""
@@ -161,7 +176,7 @@ class RequestQueue:
         """Return a peer that has had no turn in this round, and does not have to wait."""
         while self._turns:
             queue = self._turns.popleft()
-            if self._overdrafts.held_until_ms(queue.peer) <= now_ms:
+            if self._overdrafts.admits(queue.peer, now_ms):
                 self._overdrafts.note_active(queue.peer, now_ms)
                 return queue
             self._held.append(queue)
@@ -169,6 +184,8 @@ class RequestQueue:
 
     def next_release_ms(self) -> int | None:
         """Return when the next peer that pays back may have a turn."""
+        if not self._held:
+            return None
         return min((self._overdrafts.held_until_ms(queue.peer) for queue in self._held), default=None)
 
     def charge(self, peer: bytes, overdraft_units: int, now_ms: int) -> None:
@@ -177,7 +194,7 @@ class RequestQueue:
 
     def end_turn(self, queue: PeerQueue, *, is_blocked: bool = False) -> None:
         """End a turn. With `is_blocked`, there was no space for the peer's first command: it is the first one again."""
-        if not len(queue):
+        if not queue.arrivals and queue.unfinished is None:
             del self._by_peer[queue.peer]
         elif is_blocked:
             self._turns.appendleft(queue)

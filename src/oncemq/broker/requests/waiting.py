@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from heapq import heapify, heappop, heappush
 
 from oncemq.broker.requests.request import Request
@@ -52,8 +51,7 @@ class WaitingRequests:
         self._heap: list[tuple[int, int, WaitingRequest]] = []
         self._entries = 0
         self._count = 0
-        #: Number of waiting requests of each peer.
-        self._by_peer: Counter[bytes] = Counter()
+        self._by_peer: dict[bytes, dict[WaitingRequest, None]] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -70,9 +68,9 @@ class WaitingRequests:
         added = waiting[key] = WaitingRequest(request, key, deadline_ms)
         self._entries += 1
         heappush(self._heap, (deadline_ms, self._entries, added))
-        self._counted(request)
+        self._counted(added)
         if replaced is not None:
-            self._uncounted(replaced.request)
+            self._uncounted(replaced)
         if len(self._heap) > 2 * self._count + _STALE_MIN:
             self._heap = [entry for entry in self._heap if self._is_waiting(entry[2])]
             heapify(self._heap)
@@ -81,14 +79,19 @@ class WaitingRequests:
     def put_back(self, taken: WaitingRequest) -> None:
         """Let a request wait again that was taken and for which there is nothing yet."""
         self._by_target.setdefault(taken.key[0], {})[taken.key] = taken
-        self._counted(taken.request)
+        self._counted(taken)
 
     def take_target(self, target: WaitTarget) -> list[WaitingRequest]:
         """Remove and return all requests that wait for a target."""
         taken = list(self._by_target.pop(target, {}).values())
         for waiting in taken:
-            self._uncounted(waiting.request)
+            self._uncounted(waiting)
         return taken
+
+    def drop_peer(self, peer: bytes) -> None:
+        """Remove all requests of a peer that is gone: nobody would get the replies."""
+        for waiting in list(self._by_peer.get(peer, ())):
+            self._remove(waiting)
 
     def take_member(self, topic_id: int, subscriber: str, member: str) -> WaitingRequest | None:
         """Remove and return the waiting take of one member of a shared subscription."""
@@ -102,21 +105,22 @@ class WaitingRequests:
         del self._by_target[target][waiting.key]
         if not self._by_target[target]:
             del self._by_target[target]
-        self._uncounted(waiting.request)
+        self._uncounted(waiting)
 
-    def _counted(self, request: Request) -> None:
+    def _counted(self, waiting: WaitingRequest) -> None:
         self._count += 1
-        self._by_peer[request.peer] += 1
+        self._by_peer.setdefault(waiting.request.peer, {})[waiting] = None
 
-    def _uncounted(self, request: Request) -> None:
+    def _uncounted(self, waiting: WaitingRequest) -> None:
         self._count -= 1
-        self._by_peer[request.peer] -= 1
-        if not self._by_peer[request.peer]:
-            del self._by_peer[request.peer]
+        peer = waiting.request.peer
+        del self._by_peer[peer][waiting]
+        if not self._by_peer[peer]:
+            del self._by_peer[peer]
 
     def can_wait(self, peer: bytes) -> bool:
         """Return whether one more request of the peer may wait."""
-        return self._by_peer[peer] < WAITING_PER_PEER_MAX
+        return len(self._by_peer.get(peer, ())) < WAITING_PER_PEER_MAX
 
     def take_expired(self, now_ms: int, count_max: int) -> list[WaitingRequest]:
         """Remove and return at most `count_max` requests whose deadline has passed."""

@@ -63,19 +63,23 @@ class WorkBudget:
         "_round_end_ms",
         "_turn_end_ms",
         "_turn_units",
+        "is_round_over",
+        "is_turn_over",
         "overdraft_units",
     )
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, now_ms: int) -> None:
         self._clock = clock
         self._left_units = ROUND_UNITS_MAX
-        self._round_end_ms = clock.now_ms() + ROUND_MS_MAX
-        self.start_turn()
+        self._round_end_ms = now_ms + ROUND_MS_MAX
+        self.is_round_over = False
+        self.start_turn(now_ms)
 
-    def start_turn(self) -> None:
+    def start_turn(self, now_ms: int) -> None:
         self._turn_units = TURN_UNITS_MAX
-        self._turn_end_ms = self._clock.now_ms() + TURN_MS_MAX
+        self._turn_end_ms = now_ms + TURN_MS_MAX
         self._clock_units = 0
+        self.is_turn_over = self.is_round_over
         #: What a single command did beyond the turn. Time does not count: the process may have been interrupted.
         self.overdraft_units = 0
 
@@ -89,6 +93,9 @@ class WorkBudget:
         if self._clock_units >= _CLOCK_EVERY_UNITS:
             self._clock_units = 0
             self._check_time()
+        if self._turn_units <= 0 or self._left_units <= 0:
+            self.is_turn_over = True
+            self.is_round_over = self._left_units <= 0
 
     def _check_time(self) -> None:
         now_ms = self._clock.now_ms()
@@ -100,14 +107,6 @@ class WorkBudget:
     @property
     def is_turn_unused(self) -> bool:
         return self._turn_units == TURN_UNITS_MAX
-
-    @property
-    def is_turn_over(self) -> bool:
-        return self._turn_units <= 0 or self._left_units <= 0
-
-    @property
-    def is_round_over(self) -> bool:
-        return self._left_units <= 0
 
 
 class RefusalBudget:
@@ -134,10 +133,10 @@ def units_of_header(frames: Sequence[Frame]) -> int:
 
 def units_of(state: State, command: commands.Command, decision: Decision) -> int:
     """Return the cost of a command that was decided."""
-    if isinstance(command, commands.Numbered | commands.Keyed):
+    if type(command) is commands.Numbered or type(command) is commands.Keyed:
         operation = command.operation
         units = 1
-        if isinstance(operation, commands.Put):
+        if type(operation) is commands.Put:
             units += operation.envelope.size // _PUT_BYTES_PER_UNIT
         elif isinstance(operation, commands.Subscribe | commands.Unsubscribe | commands.Seek):
             units += _by_pattern(state, operation.topic, decision.event)

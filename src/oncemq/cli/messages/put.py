@@ -56,7 +56,7 @@ _NOT_KEPT_ADVICE = {
     examples="""
         oncemq put orders "one pizza"
         oncemq put orders "one pizza" --key table-7 --header source=web --create
-        oncemq put orders "one pizza" --url tcp://10.0.0.1:5555,tcp://10.0.0.2:5555
+        oncemq put orders "one pizza" --url oncemq://10.0.0.1:5554,oncemq://10.0.0.2:5554
         oncemq put reminders "call Alice" --delay 30m --ttl 1d
         seq 1000 | oncemq put numbers - --create
         find . -print0 | oncemq put files --null --create --json

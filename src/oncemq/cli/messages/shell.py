@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     exits=(*BROKER_EXITS, 3, 5, 7, 141, 143),
     examples="""
         oncemq shell
-        oncemq shell --as alice --url tcp://127.0.0.1:5555
+        oncemq shell --as alice --url oncemq://127.0.0.1:5554
         printf 'sub orders\\nput orders "one pizza"\\n' | oncemq shell
         oncemq shell --role publisher
         oncemq shell --role subscriber --as bob

@@ -63,7 +63,7 @@ _with_parent_option = click.option(
     exits=_EXITS,
     examples="""
         oncemq gateway http --http 127.0.0.1:8080
-        oncemq gateway text --broker tcp://127.0.0.1:5555
+        oncemq gateway text --broker oncemq://127.0.0.1:5554
     """,
 )
 def gateway() -> None:
@@ -90,7 +90,7 @@ def _command(*names: str, examples: str, hidden: bool = False) -> Callable[[Call
     exits=_EXITS,
     examples="""
         oncemq gateway http --http 127.0.0.1:8080
-        oncemq gateway http --broker tcp://127.0.0.1:5555,tcp://127.0.0.1:5655
+        oncemq gateway http --broker oncemq://127.0.0.1:5554,oncemq://127.0.0.1:5654
         oncemq gateway http --openapi > openapi.json
     """,
 )
@@ -119,7 +119,7 @@ def _print_document() -> None:
     "text",
     examples="""
         oncemq gateway text
-        oncemq gateway text --text 127.0.0.1:6000 --broker tcp://127.0.0.1:5555
+        oncemq gateway text --text 127.0.0.1:6000 --broker oncemq://127.0.0.1:5554
     """,
 )
 def text(ctx: click.Context, /, **flags: Any) -> None:
@@ -134,7 +134,7 @@ def text(ctx: click.Context, /, **flags: Any) -> None:
     "push",
     examples="""
         oncemq gateway push
-        oncemq gateway push --push 127.0.0.1:6100 --broker tcp://127.0.0.1:5555
+        oncemq gateway push --push 127.0.0.1:6100 --broker oncemq://127.0.0.1:5554
         oncemq gateway push --push 127.0.0.1:6100 --push-name second --push-feed-listen ipc:///tmp/feed
     """,
 )
@@ -150,7 +150,7 @@ def push(ctx: click.Context, /, **flags: Any) -> None:
     "udp",
     examples="""
         oncemq gateway udp
-        oncemq gateway udp --udp 127.0.0.1:6200 --broker tcp://127.0.0.1:5555
+        oncemq gateway udp --udp 127.0.0.1:6200 --broker oncemq://127.0.0.1:5554
     """,
 )
 def udp(ctx: click.Context, /, **flags: Any) -> None:

@@ -12,7 +12,7 @@ from oncemq.cli.server import logs
 from oncemq.cli.support.command import ADVICE, Documented
 from oncemq.cli.support.options import Function, config_option, warn_of_unknown_variables
 from oncemq.config import sources
-from oncemq.config.addresses import DEFAULT_URL, GATEWAY_ADDRESSES
+from oncemq.config.addresses import DEFAULT_URL, GATEWAY_ADDRESSES, unix_path
 from oncemq.config.ports import check_ports
 from oncemq.config.settings import ServeSettings
 from oncemq.terminal import warn
@@ -70,7 +70,7 @@ def _with_settings(function: Function) -> Function:
     examples="""
         oncemq serve
         oncemq serve --data /var/lib/oncemq --log-format json
-        oncemq serve --listen tcp://127.0.0.1:7000,ipc:///run/oncemq.sock
+        oncemq serve --listen oncemq://127.0.0.1:7000,oncemq+unix:///run/oncemq.sock
         oncemq serve --text --push --udp
         oncemq serve --journal postgresql://localhost/queue
         oncemq serve --journal postgresql://oncemq@db.example/oncemq
@@ -114,7 +114,8 @@ def given(flags: dict[str, Any]) -> dict[str, Any]:
 
 def _missing_folders(settings: ServeSettings) -> list[Path]:
     """Return folders of Unix sockets that do not exist."""
-    folders = [Path(address.removeprefix("ipc://")).parent for address in settings.listen if "ipc://" in address]
+    paths = [path for path in map(unix_path, settings.listen) if path and not path.startswith("@")]
+    folders = [Path(path).parent for path in paths]
     return [folder for folder in folders if not folder.is_dir()]
 
 

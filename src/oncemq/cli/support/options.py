@@ -92,7 +92,7 @@ def reaches_broker(function: Function) -> Function:
         click.option(
             "--url",
             metavar="URL[,URL...]",
-            help="Address of the broker, or of the broker and its standbys. [default: tcp://127.0.0.1:5555]",
+            help="Address of the broker, or of the broker and its standbys. [default: oncemq://127.0.0.1:5554]",
         ),
     ):
         gathered = option(gathered)

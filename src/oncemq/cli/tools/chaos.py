@@ -16,6 +16,7 @@ from oncemq.cli.support.options import json_flag
 from oncemq.terminal import json_line
 
 if TYPE_CHECKING:
+    from oncemq.testing.broker_process import Transport
     from oncemq.tools.chaos.display import Display
     from oncemq.tools.chaos.plan import Plan
     from oncemq.tools.chaos.report import Result
@@ -51,6 +52,13 @@ _SEEDS_MAX = 1_000_000
     type=click.Choice(["lose", "double", "swap"]),
     help="Violate a guarantee on purpose, in the network: the verdict must be BAD.",
 )
+@click.option(
+    "--transport",
+    type=click.Choice(["stream", "zeromq"]),
+    default="stream",
+    show_default=True,
+    help="Transport between the clients and the broker.",
+)
 @click.option("--push", is_flag=True, help="Also run the push gateway, with a publisher and a subscriber of it.")
 @click.option(
     "--record", metavar="DIR", help="Folder in which the clients record what they do, for `oncemq pipeline audit`."
@@ -63,6 +71,7 @@ def chaos(
     seed: int | None,
     seconds: float,
     sabotage: Sabotage | None,
+    transport: Transport,
     push: bool,
     record: str | None,
     keep: str | None,
@@ -85,7 +94,7 @@ def chaos(
 
     plan = make_plan(random.randrange(_SEEDS_MAX) if seed is None else seed, seconds, push=push)
     display = display_for(as_json)
-    result = _run(plan, display, sabotage, _folder_of("--record", record), _folder_of("--keep", keep))
+    result = _run(plan, display, sabotage, transport, _folder_of("--record", record), _folder_of("--keep", keep))
     display.conclude(result)
     if as_json:
         click.echo(json_line(result.as_object()))
@@ -93,7 +102,14 @@ def chaos(
         sys.exit(1)
 
 
-def _run(plan: Plan, display: Display, sabotage: Sabotage | None, record: Path | None, keep: Path | None) -> Result:
+def _run(
+    plan: Plan,
+    display: Display,
+    sabotage: Sabotage | None,
+    transport: Transport,
+    record: Path | None,
+    keep: Path | None,
+) -> Result:
     import msgspec
 
     from oncemq.tools.chaos.plan import BROKER
@@ -104,8 +120,8 @@ def _run(plan: Plan, display: Display, sabotage: Sabotage | None, record: Path |
     guardian = Guardian(folder / BROKER, folder if keep is None else None)
     is_kept = keep is not None
     try:
-        run = Run(plan, folder, display, sabotage=sabotage, record="" if record is None else str(record))
-        result = run.run()
+        recorded = "" if record is None else str(record)
+        result = Run(plan, folder, display, sabotage=sabotage, record=recorded, transport=transport).run()
         # The files of an unexpected bad verdict are evidence.
         is_kept = is_kept or not (result.is_good or sabotage)
         return msgspec.structs.replace(result, folder=str(folder)) if is_kept else result

@@ -46,7 +46,7 @@ types are errors, so that a misspelt setting is noticed. An unknown `ONCEMQ_…`
 # oncemq.toml
 [serve]
 data = "/var/lib/oncemq"
-listen = ["tcp://127.0.0.1:5555", "ipc:///run/oncemq.sock"]
+listen = ["oncemq://127.0.0.1:5554", "oncemq+unix:///run/oncemq.sock"]
 
 [limits]
 batch_bytes_max = "16MiB"

@@ -102,13 +102,10 @@ class Subscription:
         ...     cook(message.value)
         """
         consumer, run = self.consumer, self._driver.run
-        stride = await run(consumer.next_stride(0, False, timeout_s))
-        while stride:
-            message = None
+        stride = 0
+        while stride := await run(consumer.next_stride(stride, timeout_s)):
             for message in islice(consumer.current, stride):
-                consumer.last = message
                 yield message
-            stride = await run(consumer.next_stride(stride, message is None, timeout_s))
 
     async def objects(self, as_type: type[T], timeout_s: float | None = None) -> AsyncIterator[T]:
         """Iterate over the values of messages as objects: of a dataclass, a msgspec Struct, a pydantic model, a

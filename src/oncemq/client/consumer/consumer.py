@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import chain, islice
+from itertools import islice
+from operator import length_hint
 from typing import Protocol, TypeVar
 
 from oncemq.client.consumer.cursor import Cursor
@@ -62,6 +63,11 @@ class Consumer:
         self.auto_ack = options.auto_ack
         #: Decoded messages that were not delivered.
         self.current: Iterator[Message] = iter(())
+        #: An iteration takes messages from `current`, and reports none of them (`next_stride`).
+        self.is_iterating = False
+        #: What `current` iterates over, and how many of these are not known to be delivered.
+        self._decoded: list[Message] = []
+        self._left = 0
         #: The last message that was delivered and is not finished, and the list that it ends, if it was in one.
         self.last: Message | None = None
         self.last_batch: Sequence[Message] = ()
@@ -82,6 +88,8 @@ class Consumer:
         session = self.session
         if session.opened is None or session.error is not None:
             return None
+        if self.is_iterating:
+            self._note_iterated()
         last = self.last
         if last is not None:
             self.cursor.finish_delivered(last, self.last_batch)
@@ -91,6 +99,7 @@ class Consumer:
         message = next(self.current, None)
         if message is not None:
             self.last = message
+            self._left -= 1
         return message
 
     def get(self, timeout_s: float | None) -> Flow[Message | None]:
@@ -101,6 +110,7 @@ class Consumer:
             message = next(self.current)
         if message is not None:
             self.last = message
+            self._left -= 1
         return message
 
     def get_many(self, messages_max: int, timeout_s: float | None) -> Flow[list[Message]]:
@@ -109,7 +119,7 @@ class Consumer:
 
     def _get_many(self, messages_max: int, timeout_s: float | None) -> Flow[list[Message]]:
         yield from self._pace()
-        messages = list(islice(self.current, messages_max))
+        messages = self._take_current(messages_max)
         self.last_batch = messages
         try:
             while len(messages) < messages_max and (self.cursor.is_buffered or not messages):
@@ -118,11 +128,11 @@ class Consumer:
                 self.last = messages[-1] if messages else None
                 if not (yield from self._try_advance(timeout_s, has_some=bool(messages))):
                     break
-                messages += islice(self.current, messages_max - len(messages))
+                messages += self._take_current(messages_max - len(messages))
         except BaseException as error:
             if not isinstance(error, errors.OnceMQError):
                 # Interrupted, or the filter failed: they were not delivered to anybody.
-                self.current = chain(messages, self.current)
+                self._set_current([*messages, *self.current])
                 self.last, self.last_batch = None, ()
             raise
         self.last = messages[-1] if messages else None
@@ -137,7 +147,7 @@ class Consumer:
         yield from self._pace()
         until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
         messages = list(self.current)
-        self.current = iter(messages)
+        self._set_current(messages)
         # Filters and recorders need messages; other batches are not decoded.
         while not messages and isinstance(self.cursor, TopicCursor) and self._takes_batches():
             if not self.cursor.is_buffered and not (yield from self.session.fetch(until_ms)):
@@ -153,27 +163,48 @@ class Consumer:
             if not (yield from self._advance(timeout_s)):
                 return None
             messages = list(self.current)
-            self.current = iter(messages)
+            self._set_current(messages)
         found = yield from convert(messages[0].topic, messages[0].topic_id, batches_of(messages))
-        self.current = iter(())
+        self._set_current([])
         self.last, self.last_batch = messages[-1], messages
         return found
 
     def _takes_batches(self) -> bool:
         return self._wanted is None and type(self.context.observer) is Observer
 
-    def next_stride(self, stride: int, has_ended: bool, timeout_s: float | None) -> Flow[int]:
-        """Return how many of the current messages to iterate over before the next call; 0: none came in time."""
-        return self.guard.around(self._next_stride(stride, has_ended, timeout_s))
+    def next_stride(self, stride: int, timeout_s: float | None) -> Flow[int]:
+        """Return how many of the current messages to iterate over before the next call; 0: none came in time.
 
-    def _next_stride(self, stride: int, has_ended: bool, timeout_s: float | None) -> Flow[int]:
+        The iteration reports no message: how many it has taken is seen from `current` when that is needed. So a message
+        costs no call."""
+        return self.guard.around(self._next_stride(stride, timeout_s))
+
+    def _next_stride(self, stride: int, timeout_s: float | None) -> Flow[int]:
         took_ms = yield from self._pace()
-        if has_ended and not (yield from self._advance(timeout_s)):
+        if not length_hint(self.current) and not (yield from self._advance(timeout_s)):
             return 0
+        self.is_iterating = True
         # The clock is read often if messages take long, and rarely if there are many.
         if took_ms < 10:
             return max(1, min(2 * stride, _STRIDE_MAX))
         return max(1, stride // 4) if took_ms > 50 else max(1, stride)
+
+    def _note_iterated(self) -> None:
+        """Note what an iteration has delivered."""
+        left = length_hint(self.current)
+        if left < self._left:
+            self.last, self.last_batch = self._decoded[len(self._decoded) - left - 1], ()
+            self._left = left
+
+    def _set_current(self, messages: list[Message]) -> None:
+        self._decoded, self._left = messages, len(messages)
+        self.current = iter(messages)
+        self.is_iterating = False
+
+    def _take_current(self, messages_max: int) -> list[Message]:
+        messages = list(islice(self.current, messages_max))
+        self._left -= len(messages)
+        return messages
 
     def _pace(self) -> Flow[float]:
         """Between messages: send an ack that has waited long enough. Returns the time since the last pace."""
@@ -206,7 +237,7 @@ class Consumer:
                 if not (yield from self.session.is_moved()):
                     raise
                 continue
-            self.current = iter(messages)
+            self._set_current(messages)
             self.session.prefetch()
             if messages:
                 return True
@@ -224,10 +255,15 @@ class Consumer:
         return decoded.messages
 
     def _mark_delivered(self) -> None:
+        if self.is_iterating:
+            self._note_iterated()
         if self.last is not None:
             self.cursor.mark_delivered(self.last, self.last_batch)
 
     def _finish_delivered(self, is_done: bool = True) -> None:
+        # A loop that runs may continue to take messages after this: `is_iterating` stays.
+        if self.is_iterating:
+            self._note_iterated()
         if self.last is not None:
             self.cursor.finish_delivered(self.last, self.last_batch, is_done)
             self.last, self.last_batch = None, ()
@@ -239,8 +275,7 @@ class Consumer:
         session = self.session
         if session.opened is None or session.error is not None:
             return False
-        if self.last is not None:
-            self.cursor.mark_delivered(self.last, self.last_batch)
+        self._mark_delivered()
         if self.cursor.finish(message):
             # A message from before a seek is delivered again: its ack is ignored.
             return session.was_sought and isinstance(message, Message)
@@ -272,7 +307,7 @@ class Consumer:
                     f"offset {upto - 1} can't be acked: '{cursor.topic}' ends at {end_offset}"
                 )
         # This uses up the old iterator, and so ends a loop that holds it.
-        self.current = iter([message for message in self.current if message.offset >= upto])
+        self._set_current([message for message in self.current if message.offset >= upto])
         skipped, is_beyond_get = cursor.skip_to(upto)
         self.context.observer.skipped(self.session.epoch_of(opened, opened.topic_id), *skipped)
         if is_beyond_get:
@@ -389,4 +424,4 @@ class Consumer:
         # This uses up the old iterator, and so ends a loop that holds it.
         for _ in self.current:
             pass
-        self.current = iter(())
+        self._set_current([])

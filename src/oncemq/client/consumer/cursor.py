@@ -125,7 +125,7 @@ class Cursor(Protocol):
     def wants_more(self, prefetch_bytes: int) -> bool:
         """The broker has more, and the buffer is not full."""
 
-    def get_command(self, bytes_max: int, wait_ms: int) -> Command:
+    def get_command(self, bytes_max: int, wait_ms: int, with_acks: bool = True) -> Command:
         """Get the next messages, and ack what is finished."""
 
     def take_get_reply(self, reply: Reply, payloads: Sequence[Frame]) -> None:

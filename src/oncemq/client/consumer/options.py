@@ -15,7 +15,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: Which messages the caller wants; None: all.
     filter: Wanted | None = None
     #: About how many bytes are fetched ahead.
-    prefetch_bytes: int = 1024 * 1024
+    prefetch_bytes: int = 2 * 1024 * 1024
     #: If not 0, the consumer owns the subscription for this long after its last command, and others get Busy.
     hold_ms: int = 0
 

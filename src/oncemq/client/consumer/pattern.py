@@ -226,8 +226,8 @@ class PatternCursor:
     def wants_more(self, prefetch_bytes: int) -> bool:
         return not self._is_complete and sum(each.buffer.buffered_bytes for each in self._turns) < prefetch_bytes
 
-    def get_command(self, bytes_max: int, wait_ms: int) -> GetAny:
-        self._acks_with_get = self._take_acks()
+    def get_command(self, bytes_max: int, wait_ms: int, with_acks: bool = True) -> GetAny:
+        self._acks_with_get = self._take_acks() if with_acks else ()
         self._acked_before_get = {topic_id: position.acked for topic_id, position in self._positions.items()}
         return self._command(bytes_max, wait_ms, self._acks_with_get)
 

@@ -23,6 +23,8 @@ from oncemq.protocol.replies import OpenReply
 WAIT_MS = 2000.0
 #: An ack that finds no get to travel with is sent alone after this time.
 ACK_AFTER_MS = 100.0
+#: Gets that are sent ahead carry acks at most this often: the messages of a get wait for the sync of its ack.
+ACK_AHEAD_MS = 20.0
 #: Errors of one ack or one message: they are raised, and the subscription continues.
 _NOT_FINAL = (errors.OffsetOutOfRange, errors.RecordCorrupt)
 _CAN_WAIT = (*errors.TRANSIENT, *_NOT_FINAL, errors.Sought)
@@ -152,6 +154,8 @@ class ConsumerSession:
             yield self.get_pending or self.send_get(int(min(left_ms, WAIT_MS)))
             self.take_get_reply()
             if self.cursor.is_buffered:
+                # Before these are decoded: meanwhile the broker reads the next ones.
+                self.prefetch()
                 return True
             if is_fresh and self.opened is not None and until_ms is not None and now_ms() >= until_ms:
                 return False
@@ -165,14 +169,14 @@ class ConsumerSession:
         if pending is not None and pending.done and not isinstance(pending.error, _CAN_WAIT):
             self.take_get_reply()
         if self.get_pending is None and self.cursor.wants_more(self.prefetch_bytes):
-            self.send_get(0)
+            self.send_get(0, with_acks=now_ms() - self.ack_sent_ms >= ACK_AHEAD_MS)
             self._driver.pump()
 
-    def send_get(self, wait_ms: int) -> Pending:
+    def send_get(self, wait_ms: int, *, with_acks: bool = True) -> Pending:
         """Get the next messages, with the acks that are owed."""
-        if self.cursor.owes_ack:
+        if with_acks and self.cursor.owes_ack:
             self.ack_sent_ms = now_ms()
-        command = self.cursor.get_command(max(1, self.prefetch_bytes // 2), wait_ms)
+        command = self.cursor.get_command(max(1, self.prefetch_bytes // 2), wait_ms, with_acks)
         self.get_pending = self._driver.core.ask(command)
         return self.get_pending
 

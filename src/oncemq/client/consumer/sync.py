@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from oncemq.client.consumer.consumer import Consumer
@@ -97,14 +97,14 @@ class Subscription:
         >>> for message in subscription.messages(timeout_s=10):
         ...     cook(message.value)
         """
+        # No code in Python runs between two messages of a stride.
+        return chain.from_iterable(self._strides(timeout_s))
+
+    def _strides(self, timeout_s: float | None) -> Iterator[Iterator[Message]]:
         consumer, run = self.consumer, self._driver.run
-        stride = run(consumer.next_stride(0, False, timeout_s))
-        while stride:
-            message = None
-            for message in islice(consumer.current, stride):
-                consumer.last = message
-                yield message
-            stride = run(consumer.next_stride(stride, message is None, timeout_s))
+        stride = 0
+        while stride := run(consumer.next_stride(stride, timeout_s)):
+            yield islice(consumer.current, stride)
 
     def objects(self, as_type: type[T], timeout_s: float | None = None) -> Iterator[T]:
         """Iterate over the values of messages as objects: of a dataclass, a msgspec Struct, a pydantic model, a

@@ -169,8 +169,8 @@ class TopicCursor:
     def wants_more(self, prefetch_bytes: int) -> bool:
         return not self.buffer.is_caught_up and self.buffer.buffered_bytes < prefetch_bytes
 
-    def get_command(self, bytes_max: int, wait_ms: int) -> Get:
-        ack = self._finished if self._finished > self._ack_sent else -1
+    def get_command(self, bytes_max: int, wait_ms: int, with_acks: bool = True) -> Get:
+        ack = self._finished if with_acks and self._finished > self._ack_sent else -1
         if ack >= 0:
             self._ack_sent = ack
         self._acked_before_get = self.acked

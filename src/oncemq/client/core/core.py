@@ -7,6 +7,7 @@ simulator runs the same code with virtual time. A driver does the following, in 
     for frames in core.outgoing(now_ms): send them
     core.receive(now_ms, frames)                   for everything that arrives, whatever it is
     if core.check(now_ms, wire): open a new connection   at `next_deadline_ms()` at the latest
+    core.connection_lost(now_ms)                   if a connection was lost, and another one is open
 
 `pending.done` shows when there is an answer. `wire` says how many bytes the connection has transferred (wire.py): while
 a large request or reply is under way, its answer is not overdue.
@@ -43,7 +44,7 @@ from oncemq.client.core.sender import RequestSender
 from oncemq.client.core.validation import check_command, check_operation, check_payloads, too_large
 from oncemq.client.outbox.contract import Outbox, is_transient
 from oncemq.protocol import errors
-from oncemq.protocol.commands import Bye, Command, Keyed, Numbered, Operation
+from oncemq.protocol.commands import Bye, Command, Keyed, Numbered, Operation, Put
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import Done
 
@@ -72,6 +73,8 @@ class Core:
         assert outbox is None or (session == outbox.session and not anonymous)
         self.options = options = options or Options()
         self.observer = observer or Observer()
+        #: Neither an outbox nor an observer must know of a put before it is sent.
+        self._can_send_alone = outbox is None and observer is None
         self._session = Session(session, anonymous, nonce, renew)
         self._commands = CommandTable(options, self._session, outbox, self.observer)
         self._window = self._commands.window
@@ -105,6 +108,35 @@ class Core:
         pending = Pending(give_up_ms or self.options.patience_ms, on_done)
         if self._accepts(pending, operation, payloads):
             self._window.add(PendingCommand(operation, payloads, pending))
+        return pending
+
+    # A put that is alone. Its request is sent before it is noted, so that the broker works meanwhile.
+
+    def alone(self, operation: Put, payload: Frame, now_ms: float) -> list[Frame] | None:
+        """Return the request for a put, if there is nothing else to send or to wait for before it. Send it and call
+        `sent_alone`, whatever happens in between. None: use `submit`."""
+        session = self._session
+        if (
+            not session.is_open
+            or session.finished is not None
+            or self._window
+            or not self._can_send_alone
+            or not self._failover.is_serving
+            or self._backoff.obstacle is not None
+            or now_ms < self._backoff.until_ms
+            or len(payload) > session.batch_bytes_max
+        ):
+            return None
+        check_operation(operation)
+        return self._sender.alone(operation, payload)
+
+    def sent_alone(self, operation: Put, payload: Frame, frames: list[Frame], now_ms: float) -> Pending:
+        """The request of `alone` was sent. From now on it is a command like any other."""
+        pending = Pending(self.options.patience_ms)
+        command = PendingCommand(operation, (payload,), pending)
+        self._window.start(command, len(payload))
+        self._commands.alone = command
+        self._requests.encoded(self._requests.add_alone(command, now_ms, self.options.timeout_ms), frames)
         return pending
 
     def submit_all(
@@ -318,10 +350,16 @@ class Core:
         failover.timed_out(now_ms, overdue)
         return True
 
-    def disconnected(self) -> None:
-        """The driver has opened a new connection: resume the session, and send again what is not answered."""
-        if not self._failover.is_away and self._session.finished is None:
+    def connection_lost(self, now_ms: float) -> None:
+        """The connection was lost, and another one is open: resume the session, and send again what is not
+        answered."""
+        if self._session.finished is not None:
+            return
+        if self._failover.is_away:
+            # No caller waits. The next command is sent after a hello: another broker may answer on this connection.
             self._commands.disconnect()
+        else:
+            self._failover.interrupted(now_ms)
 
 
 def _frames_of(payload: Payloads) -> tuple[Frame, ...]:

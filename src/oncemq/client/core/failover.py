@@ -54,6 +54,11 @@ class Failover:
         return self.leave_ms != _NEVER
 
     @property
+    def is_serving(self) -> bool:
+        """Commands can be sent to this address."""
+        return not self.is_away and self.leave_ms == _NEVER
+
+    @property
     def holds_unnumbered(self) -> bool:
         """Commands without a number wait: for a hello, which shows whether this broker is still the active one, or
         until the outcome of what was given up is final."""
@@ -121,10 +126,23 @@ class Failover:
         self._lost_ms = self._lost_ms or now_ms
         self._commands.disconnect()
         if self._timeout_count >= self._options.tries:
-            self.give_up(errors.BrokerAway(f"no answer from {self._options.where} ({self._attempts_text()})"))
+            self.give_up(errors.BrokerAway(self._no_answer_text()))
             return
         waiting = self._waiting()
         self._count_losses(now_ms, waiting, overdue)
+        self._give_up_exhausted(now_ms, waiting, self._not_answered())
+
+    def interrupted(self, now_ms: float) -> None:
+        """The connection was lost, and another one is open: this attempt has ended before its timeout. A broker that
+        ends each connection without an answer is given up all the same."""
+        self._lost_ms = self._lost_ms or now_ms
+        if self.is_leaving:
+            return
+        self._commands.disconnect()
+        # Callers that wait for the session have no command whose losses could be counted.
+        self.give_up_overdue(now_ms, errors.BrokerAway(self._no_answer_text()), ())
+        waiting = self._waiting()
+        self._count_losses(now_ms + self._options.timeout_ms, waiting)
         self._give_up_exhausted(now_ms, waiting, self._not_answered())
 
     def lost(self, now_ms: float, overdue: Sequence[SentRequest]) -> None:
@@ -160,6 +178,9 @@ class Failover:
 
     def _not_answered(self) -> errors.BrokerAway:
         return errors.BrokerAway(f"{self._options.where} has not answered this command ({self._attempts_text()})")
+
+    def _no_answer_text(self) -> str:
+        return f"no answer from {self._options.where} ({self._attempts_text()})"
 
     def _is_exhausted(self, now_ms: float, command: PendingCommand) -> bool:
         options, pending = self._options, command.pending

@@ -14,7 +14,7 @@ from oncemq.client.core.failover import Failover
 from oncemq.client.core.handshake import Handshake
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Close, RemoveSession, Void
-from oncemq.protocol.frames import Frame, decode_response, opening_of
+from oncemq.protocol.frames import Frame, decode_response, decode_stored, opening_of
 from oncemq.protocol.replies import NotNow, Refusal, Reply, Verdict
 
 #: Refusals that may come from a layer in front of the engine, where the number is not used. A void makes sure that it
@@ -39,6 +39,8 @@ class ResponseHandler:
     def receive(self, now_ms: float, frames: Sequence[Frame]) -> None:
         """Process an answer."""
         self._requests.arrived(frames)
+        if self._commands.alone is not None and self._receive_alone(now_ms, frames):
+            return
         try:
             response, payloads = decode_response(frames)
         except errors.VersionUnsupported as error:
@@ -70,6 +72,29 @@ class ResponseHandler:
             for command, reply, frames_of_reply in zip(list(sent.commands), replies, payloads, strict=True):
                 self._receive_one(now_ms, sent, command, reply, frames_of_reply)
         self._commands.load_outbox()
+
+    def _receive_alone(self, now_ms: float, frames: Sequence[Frame]) -> bool:
+        """Process the answer to a put that is alone, if this is it, without the checks that only others need. False:
+        nothing was done."""
+        command, self._commands.alone = self._commands.alone, None
+        if (
+            command is None
+            or command.is_completed
+            or command.pending is None
+            or self._session.finished is not None
+            or self._backoff.obstacle is not None
+        ):
+            return False
+        reply = decode_stored(frames, command.request_ids)
+        if reply is None:
+            return False
+        self._requests.answered_alone(command, now_ms)
+        self._failover.answered()
+        self._window.complete(command)
+        self._window.decided_count += 1
+        command.is_completed = True
+        command.pending.succeed(reply)
+        return True
 
     def _receive_other_version(self, now_ms: float, frames: Sequence[Frame], error: errors.VersionUnsupported) -> None:
         self.discarded_count += 1

@@ -9,7 +9,7 @@ from oncemq.client.core.commands.pending import PendingCommand
 from oncemq.client.core.commands.requests import RequestBuilder
 from oncemq.client.core.options import Options
 from oncemq.client.core.validation import too_large
-from oncemq.protocol.commands import Get, GetAny, Numbered, Read, Take
+from oncemq.protocol.commands import Get, GetAny, Numbered, Put, Read, Take
 from oncemq.protocol.frames import Frame, encode_request
 from oncemq.protocol.replies import Refusal
 
@@ -75,3 +75,9 @@ class RequestSender:
         ]
         payloads = [payload for command in commands for payload in command.payloads]
         return self._requests.encoded(sent, encode_request(sent.request_id, numbered, payloads))
+
+    def alone(self, operation: Put, payload: Frame) -> list[Frame]:
+        """The request of a put before which there is no other."""
+        session, number = self._session, self._window.next_number
+        numbered = Numbered(session.name, session.epoch, number, number, operation)
+        return encode_request(self._requests.next_id, (numbered,), (payload,))

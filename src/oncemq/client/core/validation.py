@@ -80,10 +80,12 @@ def check_payloads(operation: Operation, payloads: Sequence[Frame]) -> None:
 
 
 def too_large(operation: Operation, payloads: Sequence[Frame], bytes_max: int) -> errors.TooLarge | None:
-    """The error for a payload that the broker would not accept; `bytes_max` 0 means that its limit is not known."""
-    size = max(map(len, payloads), default=0)
+    """The error for payloads that the broker would not accept; `bytes_max` 0 means that its limit is not known."""
+    size = sum(map(len, payloads))
     if not 0 < bytes_max < size:
         return None
+    if len(payloads) > 1:
+        return errors.TooLarge(f"the transaction has {size} bytes; this broker accepts at most {bytes_max}")
     what = "message" if sum(envelope.count for envelope in envelopes_of(operation)) == 1 else "batch"
     return errors.TooLarge(f"a {what} of {size} bytes; this broker accepts at most {bytes_max}")
 

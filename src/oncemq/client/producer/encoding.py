@@ -36,7 +36,11 @@ def as_bytes(value: Value) -> bytes:
 def all_as_bytes(values: Iterable[Value]) -> list[bytes]:
     """Encode many values, most of which are bytes already."""
     found: list[Any] = list(values)
-    return found if set(map(type, found)) <= _ONLY_BYTES else [as_bytes(value) for value in found]
+    return found if are_bytes(found) else [as_bytes(value) for value in found]
+
+
+def are_bytes(values: Iterable[object]) -> bool:
+    return set(map(type, values)) <= _ONLY_BYTES
 
 
 def headers_as_bytes(headers: Headers) -> dict[str, bytes]:

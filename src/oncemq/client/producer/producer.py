@@ -380,6 +380,17 @@ class Producer(Generic[H]):
             if buffer is not None and buffer.handles:
                 self._freeze(buffer)
 
+    def is_plain(self, topic: str) -> bool:
+        """Whether a value can be put to a topic as it is: it has no schema, as far as is known, and no message is in a
+        buffer before it."""
+        known = self.schemas.find(topic)
+        if (known is not None and known.is_required) or self.schemas.is_awaited(topic):
+            return False
+        if not self.buffers and not self._former_buffers:
+            return True
+        buffers = (self._former_buffers.get(topic), self.buffers.get(topic))
+        return not any(buffer is not None and buffer.handles for buffer in buffers)
+
     def ready(self) -> Flow[None]:
         """Wait until the messages in all buffers can be numbered. With an outbox, they can at any time."""
         if not self.driver.core.has_outbox:

@@ -65,6 +65,11 @@ class Driver(ABC):
         while self._dropped:
             core.give_up(self._dropped.popleft(), errors.ClientClosed("the caller does not want this reply any more"))
         while True:
+            if transport.is_renewed:
+                # Before anything is sent: the new connection begins with a hello.
+                transport.is_renewed = False
+                core.connection_lost(at_ms)
+                has_received = True
             for request in core.outgoing(at_ms):
                 transport.send(request)
             frames = transport.receive()
@@ -72,7 +77,7 @@ class Driver(ABC):
                 has_received = True
                 core.receive(at_ms, frames)
                 frames = None if pending is not None and pending.done else transport.receive()
-            if core.has_outgoing(at_ms):
+            if transport.is_renewed or core.has_outgoing(at_ms):
                 continue
             if not core.is_check_due(at_ms) or not core.check(at_ms, transport.wire_bytes()):
                 break

@@ -40,7 +40,10 @@ class EventLoopDriver(Driver):
     def __init__(self, core: Core, transport: WatchedTransport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(core, transport)
         self.loop = loop
+        #: What the loop watches; None: nothing.
         self._descriptor: int | None = None
+        self._is_writing = False
+        transport.before_close = self._unwatch
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = _NEVER
         self._is_pump_due = False
@@ -120,6 +123,7 @@ class EventLoopDriver(Driver):
         except Exception as error:
             self._fail(error)
             raise
+        self._watch()
         self._set_timer()
 
     def pump_soon(self) -> None:
@@ -148,8 +152,8 @@ class EventLoopDriver(Driver):
 
     def _set_timer(self) -> None:
         """Pump at the next deadline. A timer that fires too early does no harm, and is cheaper than moving it."""
-        due_ms = self.core.next_deadline_ms()
-        if self._descriptor is None and not self.core.is_idle:
+        due_ms = min(self.core.next_deadline_ms(), self.transport.retry_ms)
+        if self.transport.descriptor is None and not self.core.is_idle:
             due_ms = min(due_ms, now_ms() + SLICE_MS)
         if due_ms == _NEVER or (self._timer is not None and self._timer_ms <= due_ms):
             return
@@ -170,11 +174,20 @@ class EventLoopDriver(Driver):
                 future.set_exception(again(error) if isinstance(error, errors.OnceMQError) else error)
 
     def _watch(self) -> None:
-        self._descriptor = self.transport.descriptor
-        if self._descriptor is None:
+        """Watch the transport's present descriptor, for what the transport wants."""
+        descriptor, is_writing = self.transport.descriptor, self.transport.wants_write
+        if descriptor is None or descriptor < 0:
             return
         try:
-            self.loop.add_reader(self._descriptor, self._pump_logged)
+            if self._descriptor is None:
+                self.loop.add_reader(descriptor, self._pump_logged)
+                self._descriptor = descriptor
+            if is_writing != self._is_writing:
+                if is_writing:
+                    self.loop.add_writer(descriptor, self._pump_logged)
+                else:
+                    self.loop.remove_writer(descriptor)
+                self._is_writing = is_writing
         except NotImplementedError:
             raise errors.SettingInvalid(
                 f"{type(self.loop).__name__} can't watch sockets (no add_reader), which is the default on Windows;"
@@ -184,7 +197,9 @@ class EventLoopDriver(Driver):
     def _unwatch(self) -> None:
         if self._descriptor is not None:
             self.loop.remove_reader(self._descriptor)
-            self._descriptor = None
+            if self._is_writing:
+                self.loop.remove_writer(self._descriptor)
+            self._descriptor, self._is_writing = None, False
 
     def _reconnect(self) -> None:
         self._unwatch()

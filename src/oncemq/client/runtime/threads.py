@@ -20,6 +20,9 @@ from oncemq.client.runtime.driver import Driver, now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until, Wait
 from oncemq.client.runtime.transport import Transport
 from oncemq.protocol import errors
+from oncemq.protocol.commands import Put
+from oncemq.protocol.frames import Frame
+from oncemq.protocol.replies import PutReply, expect
 
 T = TypeVar("T")
 
@@ -43,11 +46,7 @@ class ThreadDriver(Driver):
         """Run a flow and return its result. A flow that needs another one uses `yield from`.
 
         Raises RuntimeError if this thread already runs a flow of this client, as in a signal handler."""
-        if self._has_lock():
-            raise RuntimeError(
-                "this thread is inside another call of this client; a signal handler can't use the client"
-                " that it interrupts"
-            )
+        self._check_not_inside()
         with self.lock:
             try:
                 wait = flow.send(None)
@@ -65,6 +64,72 @@ class ThreadDriver(Driver):
             finally:
                 # After an interrupt between two steps, a traceback may keep the flow alive.
                 flow.close()
+
+    def run_put(self, operation: Put, payload: Frame) -> PutReply | None:
+        """Send one put and return its reply, without a flow, if nothing else is under way. None: nothing was sent, use
+        a flow. A caller that is interrupted gives the put up."""
+        self._check_not_inside()
+        with self.lock:
+            if self._poller is not None or self.stopped is not None:
+                return None
+            pending = self._send_alone(operation, payload)
+            if pending is None:
+                return None
+            try:
+                if self.transport.is_waited_for:
+                    self._wait_once(self.core.options.timeout_ms)
+                    if self.stopped is None:
+                        self._receive_one()
+                if not pending.done:
+                    self._drive(lambda: pending.done, None, pending)
+            except BaseException:
+                self._regain_lock()
+                self.give_up(pending, errors.ClientClosed("the caller gave up"))
+                raise
+        return expect(pending.result(), PutReply)
+
+    def _send_alone(self, operation: Put, payload: Frame) -> Pending | None:
+        core, at_ms = self.core, now_ms()
+        frames = None if self.transport.is_renewed else core.alone(operation, payload, at_ms)
+        if frames is None:
+            return None
+        is_whole = False
+        try:
+            self.transport.send(frames)
+            pending = core.sent_alone(operation, payload, frames, at_ms)
+            is_whole = True
+        except errors.OnceMQError:
+            # An embedded broker has failed: nothing was sent, and the core has noted nothing.
+            is_whole = True
+            raise
+        finally:
+            if not is_whole:
+                self._stop_half_changed()
+        return pending
+
+    def _receive_one(self) -> None:
+        """Receive one answer, if there is one."""
+        is_whole = False
+        try:
+            frames = self.transport.receive()
+            if frames is not None:
+                self.core.receive(now_ms(), frames)
+            is_whole = True
+        except errors.OnceMQError:
+            is_whole = True
+            raise
+        finally:
+            if not is_whole:
+                self._stop_half_changed()
+        if frames is not None:
+            self.wake_waiters()
+
+    def _check_not_inside(self) -> None:
+        if self._has_lock():
+            raise RuntimeError(
+                "this thread is inside another call of this client; a signal handler can't use the client"
+                " that it interrupts"
+            )
 
     def _has_lock(self) -> bool:
         is_owned: bool = self.lock._is_owned()  # type: ignore[attr-defined]
@@ -87,9 +152,13 @@ class ThreadDriver(Driver):
             is_whole = True
             raise
         finally:
-            if not is_whole and self.stopped is None:
-                # The core's state may be half changed. To continue with it could lose or repeat a command.
-                self.stop(errors.ClientClosed("an exception interrupted this client while it worked; connect again"))
+            if not is_whole:
+                self._stop_half_changed()
+
+    def _stop_half_changed(self) -> None:
+        """The core's state may be half changed. To continue with it could lose or repeat a command."""
+        if self.stopped is None:
+            self.stop(errors.ClientClosed("an exception interrupted this client while it worked; connect again"))
 
     def run_now(self, flow: Flow[T]) -> T:
         """Run a flow from plain code. Threads may wait here; an event loop may not."""

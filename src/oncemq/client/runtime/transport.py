@@ -10,26 +10,34 @@ import contextlib
 import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from oncemq.client.core.commands.wire import LOCAL, WireBytes
 from oncemq.client.runtime.embedded import EmbeddedLink, attach_embedded
+from oncemq.client.runtime.stream import StreamTransport
 from oncemq.client.runtime.wire_counter import WireCounter
-from oncemq.config.addresses import DEFAULT_URL, split_addresses
+from oncemq.config.addresses import DEFAULT_URL, STREAM, STREAM_UNIX, is_stream, split_addresses, unix_path
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
 
 #: From this size on, pyzmq sends without copying.
 _COPY_BYTES_MAX = 1024 * 1024
 _MESSAGES_MAX = 100_000
+_NEVER = float("inf")
 #: An embedded broker runs in slices of this length, so that other threads can run.
 SLICE_MS = 5.0
 
 
 class Transport(Protocol):
     """What a driver needs from a network."""
+
+    #: The connection was lost, and the transport has opened another one. The driver resets it.
+    is_renewed: bool
+    #: `wait` may be called right after `send`. False: `receive` must be called in between, because what has arrived
+    #: meanwhile would not end the wait.
+    is_waited_for: bool
 
     def send(self, frames: Sequence[Frame]) -> None:
         """Send a request. Never blocks, and does not raise if the broker is unreachable: the core sends again."""
@@ -58,7 +66,17 @@ class WatchedTransport(Transport, Protocol):
     @property
     def descriptor(self) -> int | None:
         """A descriptor that becomes readable when something may have arrived. It signals only what is new, and changes
-        with `reconnect`. None: there is no descriptor, and `receive` has to be called to find out."""
+        with `reconnect`. None: there is no descriptor, and `receive` has to be called to find out. -1: there is no
+        connection until `retry_ms`."""
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether `receive` is to be called when the descriptor can be written to."""
+
+    #: When `receive` must be called at the latest, on the driver's clock, to connect again.
+    retry_ms: float
+    #: Called before the descriptor is closed.
+    before_close: Callable[[], None]
 
 
 def split_urls(url: str | Sequence[str] | None) -> list[str]:
@@ -67,13 +85,17 @@ def split_urls(url: str | Sequence[str] | None) -> list[str]:
         url = os.environ.get("ONCEMQ_URL") or DEFAULT_URL
     urls = split_addresses(url)
     if not urls:
-        raise errors.SettingInvalid("the broker's address is empty; give one such as tcp://127.0.0.1:5555")
+        raise errors.SettingInvalid(f"the broker's address is empty; give one such as {DEFAULT_URL}")
     return urls
 
 
-def open_transport(urls: Sequence[str]) -> ZmqTransport | EmbeddedTransport:
+def open_transport(urls: Sequence[str], busy_poll_us: int = 0) -> StreamTransport | ZmqTransport | EmbeddedTransport:
     """Open the transport for these addresses. Raises SettingInvalid."""
     check_urls(urls)
+    if is_stream(urls[0]):
+        return StreamTransport(urls, busy_poll_us=busy_poll_us)
+    if busy_poll_us:
+        raise errors.SettingInvalid(f"busy_poll_us needs an address of the stream transport (oncemq://), not {urls[0]}")
     return EmbeddedTransport(_with_home(urls[0])) if _is_embedded(urls[0]) else ZmqTransport(urls)
 
 
@@ -88,19 +110,30 @@ def check_urls(urls: Sequence[str]) -> None:
             raise errors.SettingInvalid("an embedded broker (file:, memory:) has one address")
         _with_home(urls[0])
         return
+    if len({is_stream(url) for url in urls}) > 1:
+        raise errors.SettingInvalid(
+            f"{', '.join(urls)}: addresses of the stream transport (oncemq://) and of ZeroMQ (tcp://) can't be combined"
+        )
     for url in urls:
-        if url.startswith("tcp://"):
+        if url.startswith((STREAM, "tcp://")):
             _check_port(url)
-        elif not url.startswith(("ipc://", "inproc://")):
+        elif not unix_path(url) and not url.startswith("inproc://"):
             raise errors.SettingInvalid(
-                f"{url!r} is not an address; use tcp://HOST:PORT, ipc://PATH, file:FOLDER or memory:"
+                f"{url!r} is not an address; use oncemq://HOST:PORT, oncemq+unix://PATH, file:FOLDER or memory:, "
+                "or for ZeroMQ tcp://HOST:PORT or ipc://PATH"
             )
+        elif url.startswith(STREAM_UNIX) and not hasattr(socket, "AF_UNIX"):
+            raise errors.SettingInvalid(f"{url}: Python has no Unix sockets on this system; use oncemq://HOST:PORT")
 
 
 def _check_port(url: str) -> None:
-    port = url.rpartition(":")[2]
-    if not (port.isdecimal() and port.isascii() and 1 <= int(port) <= 65535):
-        raise errors.SettingInvalid(f"{url!r} has no port between 1 and 65535; an address is tcp://HOST:PORT")
+    scheme, _, rest = url.partition("://")
+    host, separator, port = rest.rpartition(":")
+    if url.startswith(STREAM) and rest and (not separator or rest.endswith("]")):
+        # The default port.
+        return
+    if not host or not (port.isdecimal() and port.isascii() and 1 <= int(port) <= 65535):
+        raise errors.SettingInvalid(f"{url!r} has no port between 1 and 65535; an address is {scheme}://HOST:PORT")
 
 
 def _with_home(url: str) -> str:
@@ -115,7 +148,13 @@ def _with_home(url: str) -> str:
 
 
 class ZmqTransport:
-    """A DEALER socket to one of several addresses."""
+    """A DEALER socket to one of several addresses. ZeroMQ connects again automatically, and tells nobody."""
+
+    is_renewed = False
+    is_waited_for = False
+    wants_write = False
+    retry_ms = _NEVER
+    before_close: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, urls: Sequence[str]) -> None:
         import zmq
@@ -222,6 +261,12 @@ class _Waiting:
 
 class EmbeddedTransport:
     """A broker inside this process. The thread that waits for a reply runs it."""
+
+    is_renewed = False
+    is_waited_for = True
+    wants_write = False
+    retry_ms = _NEVER
+    before_close: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, url: str) -> None:
         self._url = url

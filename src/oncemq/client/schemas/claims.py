@@ -6,14 +6,14 @@ Pure functions: nothing here asks the broker.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
 import msgspec
 
-from oncemq.client.producer.encoding import NO_CLAIM, Claim, all_as_bytes, as_bytes
+from oncemq.client.producer.encoding import NO_CLAIM, Claim, all_as_bytes, are_bytes, as_bytes
 from oncemq.protocol import commands, errors
 from oncemq.protocol.batch import checksum, schema_version_of, with_schema_version
 from oncemq.protocol.frames import Frame
@@ -111,6 +111,12 @@ def checked_all(topic: str, values: Sequence[object], known: KnownSchema | None)
 def raw_or_object(value: object) -> object:
     """Return a raw value as bytes, and an object as it is: it is encoded when the topic's schema is known."""
     return as_bytes(value) if isinstance(value, RAW) else value
+
+
+def all_raw_or_objects(values: Iterable[object]) -> list[object]:
+    """As `raw_or_object` for many values, most of which are bytes already."""
+    found = list(values)
+    return found if are_bytes(found) else [raw_or_object(value) for value in found]
 
 
 def claim_of(topic: str, values: Sequence[bytes], known: KnownSchema | None) -> Claim:

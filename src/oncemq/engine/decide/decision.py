@@ -9,7 +9,7 @@ from oncemq.engine.state.batch_index import Slice
 from oncemq.protocol.replies import Reply
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """A reply, the event to record before it is sent, and the batches that the broker must read for it."""
 
     reply: Reply

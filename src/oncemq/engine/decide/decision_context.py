@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from oncemq.engine import events
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Topic
@@ -13,37 +15,23 @@ from oncemq.protocol.replies import NotNow, Refusal
 Outcome = events.Event | Refusal | NotNow
 
 
-class DecisionContext:
+class DecisionContext(msgspec.Struct, gc=False):
     """The state, and the changes that earlier parts of the same transaction will make to it."""
 
-    __slots__ = (
-        "claim",
-        "delays",
-        "limits",
-        "new_subscriptions",
-        "new_topics",
-        "now_ms",
-        "put_bytes",
-        "put_counts",
-        "slot",
-        "state",
-    )
-
-    def __init__(self, state: State, limits: Limits, now_ms: int, slot: WriteSlot, claim: events.AnyClaim) -> None:
-        self.state = state
-        self.limits = limits
-        self.now_ms = now_ms
-        #: Where the next payload will be written.
-        self.slot = slot
-        self.claim = claim
-        #: Topics that earlier parts create (name → id), and the number of pattern subscriptions that they get.
-        self.new_topics: dict[str, int] = {}
-        self.new_subscriptions = 0
-        #: Messages and bytes that earlier parts put, by topic id.
-        self.put_counts: dict[int, int] = {}
-        self.put_bytes: dict[int, int] = {}
-        #: Number of delayed batches of earlier parts: each uses a number of the epoch counter.
-        self.delays = 0
+    state: State
+    limits: Limits
+    now_ms: int
+    #: Where the next payload will be written.
+    slot: WriteSlot
+    claim: events.AnyClaim
+    #: Topics that earlier parts create (name → id), and the number of pattern subscriptions that they get.
+    new_topics: dict[str, int] = {}
+    new_subscriptions: int = 0
+    #: Messages and bytes that earlier parts put, by topic id.
+    put_counts: dict[int, int] = {}
+    put_bytes: dict[int, int] = {}
+    #: Number of delayed batches of earlier parts: each uses a number of the epoch counter.
+    delays: int = 0
 
     def next_offset(self, topic_id: int) -> int:
         topic = self.state.topics_by_id.get(topic_id)

@@ -62,9 +62,10 @@ def decide_put_part(
     if refusal is not None:
         return refusal
     topic = context.state.topics.get(operation.topic)
-    refusal = refuse_unchecked(topic, operation.topic, envelope)
-    if refusal is not None and (topic is not None or operation.create or operation.topic in context.new_topics):
-        return refusal
+    if envelope.schema_version or (topic is not None and topic.schema is not None):
+        refusal = refuse_unchecked(topic, operation.topic, envelope)
+        if refusal is not None and (topic is not None or operation.create or operation.topic in context.new_topics):
+            return refusal
     target = _existing_target(context, topic, envelope) if topic is not None else _new_target(context, operation)
     if not isinstance(target, _Target):
         return target
@@ -78,7 +79,7 @@ def decide_put_part(
 
 
 def _existing_target(context: DecisionContext, topic: Topic, envelope: commands.Envelope) -> _Target | Refusal | NotNow:
-    full = refuse_over_quota(context, topic, envelope.size)
+    full = refuse_over_quota(context, topic, envelope.size) if topic.quota_bytes else None
     return full or _Target(topic.id, len(topic.subscriptions), topic.stores_messages, topic.key_orders > 0)
 
 

@@ -26,6 +26,8 @@ from oncemq.protocol.limits import Limits
 from oncemq.protocol.replies import RegistryEntry, Verdict
 
 CHUNK_ENTITIES = 200
+#: A chunk also ends when the indexes of its topics have this size. A larger index is a chunk of its own.
+CHUNK_INDEX_BYTES = 256 * 1024
 
 
 class HeadImage(msgspec.Struct, array_like=True, frozen=True, tag="head"):
@@ -156,6 +158,11 @@ def _topic_image(topic: Topic) -> TopicImage:
     )
 
 
+def _index_bytes(image: Image) -> int:
+    """Return the size of the largest columns of a topic's index; 0 for other entities."""
+    return len(image.ends) + len(image.positions) + len(image.times) if isinstance(image, TopicImage) else 0
+
+
 def _session_image(session: Session) -> SessionImage:
     return SessionImage(
         session.id,
@@ -231,10 +238,13 @@ class Capture:
         """Return the next encoded chunk; None = the snapshot is complete."""
         images = self._early
         self._early = []
-        for image in self._images:
-            images.append(image)
-            if len(images) >= entities_max:
+        index_bytes = sum(map(_index_bytes, images))
+        while len(images) < entities_max and index_bytes < CHUNK_INDEX_BYTES:
+            image = next(self._images, None)
+            if image is None:
                 break
+            images.append(image)
+            index_bytes += _index_bytes(image)
         if images:
             return encode_images(images)
         self._state.capture = None

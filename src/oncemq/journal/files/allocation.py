@@ -22,15 +22,20 @@ def is_full(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def zero_fill(disk: Disk, path: str, size: int) -> Iterator[None]:
+def zero_fill(disk: Disk, path: str, size: int, sync_bytes: int = 0) -> Iterator[None]:
     """Create a file filled with zeros. It has another name until it is complete. Later writes only overwrite it, so
-    that it never grows again."""
+    that it never grows again.
+
+    It is synced after every `sync_bytes`, 0 = only at the end: a sync of a group may have to wait for what was written
+    before it."""
     temporary = path + ".making"
     if disk.exists(temporary):
         disk.remove(temporary)
     file = disk.open(temporary, create=True)
     try:
         for offset in range(0, size, FILL_CHUNK_BYTES):
+            if sync_bytes and offset and offset % sync_bytes == 0:
+                file.sync("speed: zero-filled file")
             file.write(offset, [memoryview(_ZEROS)[: size - offset]])
             yield
         file.sync("speed: zero-filled file")
@@ -73,7 +78,8 @@ class Allocation:
             self._pause()
             return
         self._path = path
-        self._task = self._worker.start(zero_fill(self._disk, path, size), f"create {path}")
+        filling = zero_fill(self._disk, path, size, sync_bytes=FILL_CHUNK_BYTES)
+        self._task = self._worker.start(filling, f"create {path}", gently=True)
 
     def take(self, wait: bool = False) -> str | None:
         """Return the path of a file that was finished since the last call. Raise JournalFailed."""

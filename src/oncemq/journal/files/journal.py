@@ -159,6 +159,8 @@ class FileJournal:
         self._position = position
         self._base = self._segments.active * self._layout.segment_bytes
         self._limit = self._base + self._layout.segment_bytes
+        #: From this position on, a missing spare is created without pauses.
+        self._hurry_from = self._base + self._layout.segment_bytes // 2
         self._file = self._segments.file(self._segments.active)
 
     def _fail(self, what: str, error: OSError) -> errors.JournalFailed:
@@ -182,6 +184,9 @@ class FileJournal:
     def next_slot(self, need_bytes: int) -> WriteSlot:
         self._check()
         free = self._limit - self._position - GROUP_HEADER_BYTES
+        if self._position >= self._hurry_from:
+            self._hurry_from = self._limit
+            self._segments.hurry()
         if need_bytes > free:
             self._begin_segment(min(need_bytes, self._layout.capacity_bytes))
             free = max(0, self._limit - self._position - GROUP_HEADER_BYTES)
@@ -238,7 +243,7 @@ class FileJournal:
 
     # Reading.
 
-    def read(self, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
+    def read(self, wanted: Sequence[RecordRef]) -> list[tuple[bytes | memoryview, int]]:
         return read_records(self._segments, self._layout, wanted)
 
     def scan(self, extent: int, position: int, bytes_max: int) -> tuple[list[RecordHead], int]:

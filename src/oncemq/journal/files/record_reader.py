@@ -20,6 +20,8 @@ READ_TRIES = 3
 #: Neighbours with less than this between them are read together, up to the second limit.
 GAP_BYTES_MAX = 64 * 1024
 RUN_BYTES_MAX = 4 * 1024 * 1024
+#: A payload of at least this size is a view of what was read: a copy would cost more.
+_VIEW_BYTES_MIN = 16 * 1024
 
 
 def runs(wanted: Sequence[RecordRef], segment_bytes: int) -> Iterator[tuple[int, int, int]]:
@@ -57,9 +59,11 @@ def _read(file: DiskFile, number: int, at: int, size: int) -> bytes:
     return data
 
 
-def read_records(segments: Segments, layout: Layout, wanted: Sequence[RecordRef]) -> list[tuple[bytes, int]]:
+def read_records(
+    segments: Segments, layout: Layout, wanted: Sequence[RecordRef]
+) -> list[tuple[bytes | memoryview, int]]:
     """Return payloads and checksums. Raise RecordCorrupt."""
-    result: list[tuple[bytes, int]] = []
+    result: list[tuple[bytes | memoryview, int]] = []
     for first, stop, end in runs(wanted, layout.segment_bytes):
         start = wanted[first].position
         number, at = divmod(start, layout.segment_bytes)
@@ -73,9 +77,10 @@ def read_records(segments: Segments, layout: Layout, wanted: Sequence[RecordRef]
     return result
 
 
-def _verified(data: bytes, at: int, wanted: RecordRef, layout: Layout) -> tuple[bytes, int]:
+def _verified(data: bytes, at: int, wanted: RecordRef, layout: Layout) -> tuple[bytes | memoryview, int]:
     start = at + RECORD_HEADER_BYTES
-    payload, checksum = data[start : start + wanted.size], 0
+    source = data if wanted.size < _VIEW_BYTES_MIN else memoryview(data)
+    payload, checksum = source[start : start + wanted.size], 0
     if len(data) < start + wanted.size:
         damage = "the segment ends before its end"
     else:

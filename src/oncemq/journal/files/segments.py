@@ -123,7 +123,7 @@ class Segments:
         self.numbers = [number for number in self.numbers if number not in recycled]
         if len(self.spares) > SPARES_MAX:
             surplus, self.spares = self.spares[SPARES_MAX:], self.spares[:SPARES_MAX]
-            self._worker.start(_delete(self._disk, surplus), "delete surplus segments")
+            self._worker.start(_delete(self._disk, surplus), "delete surplus segments", gently=True)
 
     def _recycle(self, number: int) -> None:
         """Turn a segment into a spare. A damaged file may have another size, or be missing."""
@@ -155,6 +155,11 @@ class Segments:
         self._allocation.tick()
         self._take_spare()
         self._allocate_spare()
+
+    def hurry(self) -> None:
+        """The active segment is filling up: a spare for ordinary writes should be there when it is full."""
+        if len(self.spares) < SPARES_WANTED:
+            self._worker.hurry()
 
     def wait_for_spare(self) -> None:
         """Wait until there is a spare for ordinary writes, unless the disk is full. It is missing only if segments are

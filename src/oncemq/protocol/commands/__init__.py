@@ -271,4 +271,6 @@ Command = (
 
 def payloads_of(command: Command) -> tuple[Envelope, ...]:
     """Return the envelopes of a command's payloads, in the order of the payload frames."""
-    return envelopes_of(command.operation) if isinstance(command, Numbered | Keyed) else ()
+    if type(command) is Numbered or type(command) is Keyed:
+        return envelopes_of(command.operation)
+    return ()

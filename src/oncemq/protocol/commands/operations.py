@@ -292,8 +292,8 @@ Operation = (
 
 def envelopes_of(operation: Operation) -> tuple[Envelope, ...]:
     """Return the envelopes of an operation's payloads, in the order of the payload frames."""
-    if isinstance(operation, Put | Stage):
+    if type(operation) is Put or type(operation) is Stage:
         return (operation.envelope,)
-    if isinstance(operation, Transact):
+    if type(operation) is Transact:
         return tuple(put.envelope for put in operation.puts)
     return ()

@@ -22,7 +22,7 @@ class JournalLocked(JournalError):
     """Another process uses this data folder."""
 
     code = "JOURNAL_LOCKED"
-    advice = "Connect to the broker that uses it (tcp://…), stop that broker, or choose another folder."
+    advice = "Connect to the broker that uses it (oncemq://…), stop that broker, or choose another folder."
 
 
 class JournalCorrupt(JournalError):

@@ -11,7 +11,7 @@
         target=TopicTarget(topic="totals", create=True),
         checkpoint="/var/lib/pipelines/order-totals",
     )
-    print(run(totals, url="tcp://127.0.0.1:5555").rows)
+    print(run(totals, url="oncemq://127.0.0.1:5554").rows)
 
 `run` returns at the end of the run; `start` returns a handle with `progress`, `status`, `wait()` and `stop()`. Both
 work in any thread, and several pipelines can run in one session.

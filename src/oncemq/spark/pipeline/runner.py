@@ -47,7 +47,7 @@ def run(
 ) -> Summary:
     """Run a pipeline until it is complete, or, with the trigger `every`, until `is_stopping` returns True.
 
-    >>> run(totals, url="tcp://127.0.0.1:5555").rows
+    >>> run(totals, url="oncemq://127.0.0.1:5554").rows
     120000
 
     It can be called in any thread, and several pipelines can run in one session at the same time. Without a `session`,

@@ -67,6 +67,7 @@ class Result(msgspec.Struct, frozen=True):
     folder: str = ""
     #: With clients of the push gateway.
     push: bool = False
+    transport: str = "stream"
 
     @property
     def is_good(self) -> bool:
@@ -76,7 +77,8 @@ class Result(msgspec.Struct, frozen=True):
         """Return the command that repeats the run."""
         sabotage = f" --sabotage {self.sabotage}" if self.sabotage else ""
         push = " --push" if self.push else ""
-        return f"oncemq chaos --seed {self.seed} --seconds {self.seconds:g}{push}{sabotage}"
+        transport = "" if self.transport == "stream" else f" --transport {self.transport}"
+        return f"oncemq chaos --seed {self.seed} --seconds {self.seconds:g}{transport}{push}{sabotage}"
 
     def as_object(self) -> dict[str, object]:
         """Return the JSON object."""
@@ -89,6 +91,7 @@ class Result(msgspec.Struct, frozen=True):
             "interrupted": self.interrupted,
             "sabotage": self.sabotage,
             "push": self.push,
+            "transport": self.transport,
             **verdict,
             "problems": problems,
             "survived": msgspec.structs.asdict(self.survived),

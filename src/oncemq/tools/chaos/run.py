@@ -16,7 +16,7 @@ from types import FrameType
 
 from oncemq.protocol import errors
 from oncemq.terminal import signals_handled
-from oncemq.testing.broker_process import BrokerProcess, free_ports, free_url
+from oncemq.testing.broker_process import BrokerProcess, Transport, free_ports, free_url
 from oncemq.tools.chaos import auditor, packet_proxy
 from oncemq.tools.chaos.counters import Counters
 from oncemq.tools.chaos.display import Display
@@ -70,12 +70,20 @@ class Run:
     """A run in a folder."""
 
     def __init__(
-        self, plan: Plan, folder: Path, display: Display, *, sabotage: Sabotage | None = None, record: str = ""
+        self,
+        plan: Plan,
+        folder: Path,
+        display: Display,
+        *,
+        sabotage: Sabotage | None = None,
+        record: str = "",
+        transport: Transport = "stream",
     ) -> None:
         self._plan = plan
         self._folder = folder
         self._display = display
         self._sabotage = sabotage
+        self._transport = transport
         packets = (packet_proxy.PASSED, packet_proxy.LOST, packet_proxy.DUPLICATED, packet_proxy.DELAYED)
         names = [client.name for client in plan.clients]
         counted = [ATTEMPTED, ACKNOWLEDGED, DELIVERED, *packets]
@@ -83,17 +91,17 @@ class Run:
         # Of the push gateway, if it runs. Its feed and its ack socket have the next ones.
         push_port = free_ports(3)
         push = (f"--push=127.0.0.1:{push_port}", _RETRANSMIT) if plan.has_push else ()
-        self._broker = BrokerProcess(folder / BROKER, *_FLAGS, *push)
+        self._broker = BrokerProcess(folder / BROKER, *_FLAGS, *push, transport=transport)
         self._push_acks = _loopback(push_port + 2)
         self._context = RunContext(
             folder,
             plan.seed,
-            free_url(),
+            free_url(transport),
             self._broker.url,
             self._counters,
             record,
             _loopback(push_port + 1),
-            free_url(),
+            free_url("zeromq"),
         )
         self._processes: dict[str, ForkedProcess] = {}
         self._incarnations: dict[str, int] = {}
@@ -335,7 +343,14 @@ class Run:
         plan, sabotage = self._plan, self._sabotage or ""
         verdict = judge(evidence)
         return Result(
-            plan.seed, plan.seconds, self._is_interrupted, sabotage, verdict, self._survived, push=plan.has_push
+            plan.seed,
+            plan.seconds,
+            self._is_interrupted,
+            sabotage,
+            verdict,
+            self._survived,
+            push=plan.has_push,
+            transport=self._transport,
         )
 
 

@@ -29,6 +29,8 @@ class CommandTable:
         self.backoff = Backoff(options)
         self.outbox = None if outbox is None else OutboxQueue(outbox, self.window)
         self.observer = observer
+        #: A put that was sent alone. It is in the window too.
+        self.alone: PendingCommand | None = None
         #: Commands that are safe to repeat and need no order, in order of submission.
         self.unnumbered: dict[PendingCommand, None] = {}
 

@@ -77,8 +77,19 @@ class InflightWindow:
         """Whether a caller waits for something that was sent and not answered."""
         return any(command.pending is not None for command in self._inflight.values())
 
+    def __bool__(self) -> bool:
+        return bool(self._inflight or self._queue)
+
     def add(self, command: PendingCommand) -> None:
         self._queue.append(command)
+
+    def start(self, command: PendingCommand, size: int) -> None:
+        """Number a command at once. There must be no other here."""
+        command.number = number = self.next_number
+        self.next_number = number + 1
+        self._inflight[number] = command
+        self._sizes[number] = size
+        self._bytes += size
 
     def get(self, number: int) -> PendingCommand | None:
         command = self._inflight.get(number)

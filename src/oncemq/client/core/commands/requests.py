@@ -137,6 +137,21 @@ class RequestTable:
             command.must_send = False
         return sent
 
+    @property
+    def next_id(self) -> int:
+        """The id of the next request."""
+        return self._last_id + 1
+
+    def add_alone(self, command: PendingCommand, now_ms: float, timeout_ms: float) -> SentRequest:
+        """A request with a single command, which was never sent before, has the next id."""
+        self._last_id = request_id = self._last_id + 1
+        sent = self._known[request_id] = self._live[request_id] = SentRequest(request_id, [command], now_ms, timeout_ms)
+        if command.pending is not None:
+            command.pending.start(now_ms)
+        command.request_ids.append(request_id)
+        command.must_send = False
+        return sent
+
     def add_hello(
         self, now_ms: float, timeout_ms: float, answered_number: int, *, is_probe: bool = False
     ) -> SentRequest:
@@ -173,6 +188,14 @@ class RequestTable:
         self._answered_id = max(self._answered_id, sent.request_id)
         if sent.is_hello:
             self._known.pop(sent.request_id, None)
+
+    def answered_alone(self, command: PendingCommand, now_ms: float) -> None:
+        """The answer to the only request that carried this command has arrived: nothing more is expected for it."""
+        [request_id] = command.request_ids
+        self._live.pop(request_id, None)
+        self._known.pop(request_id, None)
+        self._answered_ms = now_ms
+        self._answered_id = max(self._answered_id, request_id)
 
     def complete(self, command: PendingCommand) -> None:
         """Nothing more is expected for this command."""

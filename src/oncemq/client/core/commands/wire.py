@@ -1,6 +1,6 @@
 """What the network has transferred. It shows that a request, or its reply, is under way.
 
-ZeroMQ reports complete messages only. Where the system counts the bytes of a connection, the transport reports them
+A driver gets complete messages only. Where the system counts the bytes of a connection, the transport reports them
 when a reply is overdue. A request counts as under way while its bytes are being acknowledged, or while a reply is
 arriving. Otherwise a minimum rate is assumed.
 """
@@ -20,6 +20,14 @@ ASSUMED_BYTES_PER_S = 512 * 1024
 #: The same inside a machine, where nothing but a busy broker delays bytes.
 _LOCAL_BYTES_PER_S = 16 * 1024 * 1024
 _SHORT_FRAME_BYTES_MAX = 255
+
+
+def counted_bytes(frames: Sequence[Frame]) -> int:
+    """How many bytes a complete reply counts for: its frames with the headers that ZeroMQ gives them."""
+    count = 0
+    for size in map(len, frames):
+        count += size + (2 if size <= _SHORT_FRAME_BYTES_MAX else 9)
+    return count
 
 
 class WireBytes(NamedTuple):
@@ -67,10 +75,7 @@ class Wire:
     def received(self, frames: Sequence[Frame]) -> None:
         """A complete reply has arrived."""
         self._has_completed = True
-        for frame in frames:
-            size = len(frame)
-            # The header of a ZMTP frame.
-            self._complete += size + (2 if size <= _SHORT_FRAME_BYTES_MAX else 9)
+        self._complete += counted_bytes(frames)
 
     def report(self, now: WireBytes) -> Movement:
         """The system has counted this much."""

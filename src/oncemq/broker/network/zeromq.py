@@ -1,19 +1,15 @@
-"""The network interface: requests arrive with the peer that sent them, responses are sent to a peer.
-
-In production it is a ZeroMQ ROUTER socket, in an embedded broker a queue (embedded.py), and in the simulator a network
-that loses, duplicates and reorders.
-"""
+"""The ZeroMQ listener of a broker: a ROUTER socket for all its addresses."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 
-from oncemq.config.settings import ServeSettings
+from oncemq.broker.network import ARRIVAL_BYTES_MAX, ARRIVALS_MAX, Arrival
 from oncemq.net.connection import wire_bytes
 from oncemq.net.counters import Counters
 from oncemq.net.guard import Guard
@@ -21,75 +17,64 @@ from oncemq.net.policy import KERNEL_BYTES, ListenerLimits
 from oncemq.net.unix_socket import set_mode
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
-from oncemq.protocol.limits import REQUEST_HEADER_BYTES_MAX
 
 log = logging.getLogger("oncemq.broker")
 
-Arrival = tuple[bytes, Sequence[Frame]]
-
-#: Maximum requests and bytes that one round takes; the rest shares the next sync.
-_ARRIVALS_MAX = 1_000
-_ARRIVAL_BYTES_MAX = 8 * 1024 * 1024
+#: Names of peers begin with it. ZeroMQ lets clients choose their names, which must not be those of other listeners.
+_PEER_PREFIX = b"z"
 #: Below this size a copy is cheaper than keeping ZeroMQ's buffer.
 _COPY_BELOW_BYTES = 32 * 1024
 
 
-class Network(Protocol):
-    def take(self, wait_ms: int) -> list[Arrival]:
-        """Return what has arrived. If there is nothing, wait for at most `wait_ms`."""
-
-    def is_reading(self, peer: bytes) -> bool:
-        """Whether a peer reads what is sent to it. If not, the response is dropped, and counted as such."""
-
-    def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
-        """Send to a peer. If the peer is gone, the frames are dropped: the client sends its request again."""
-
-
-class ZmqNetwork:
-    def __init__(self, settings: ServeSettings, addresses: Sequence[str] = ()) -> None:
-        """Listen at these addresses, instead of those of the settings. Raise ListenFailed."""
+class ZmqListener:
+    def __init__(self, limits: ListenerLimits, frame_bytes_max: int, counters: Counters) -> None:
         self._context = zmq.Context()
         self._socket: Any = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.SNDTIMEO, 0)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, max(settings.batch_bytes_max, REQUEST_HEADER_BYTES_MAX) + 4096)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, frame_bytes_max + 4096)
         self._socket.setsockopt(zmq.SNDHWM, 10_000)
         self._socket.setsockopt(zmq.RCVHWM, 10_000)
-        # Socket.poll would create a poller for each call.
-        self._polled = [(self._socket, int(zmq.POLLIN))]
-        self.counters = Counters(log)
+        self._events, self._readable = int(zmq.EVENTS), int(zmq.POLLIN)
         self._guard = Guard.here()
-        self._listener = self._guard.watch(self._socket, "the broker", _limits(settings), self.counters)
-        #: As bound: port `*` or 0 is replaced by the real one.
-        self.addresses = [self._bind(address) for address in addresses or settings.listen]
-        for address in self.addresses:
-            set_mode(address, settings.socket_mode)
+        # What the kernel holds for a connection is counted here.
+        limits = ListenerLimits(
+            connections_max=limits.connections_max,
+            peer_bytes_max=limits.peer_bytes_max + KERNEL_BYTES,
+            peers_bytes_max=limits.peers_bytes_max + KERNEL_BYTES,
+            write_timeout_s=limits.write_timeout_s,
+        )
+        self._listener = self._guard.watch(self._socket, "the broker", limits, counters)
+        #: It signals only changes: whether something waits must be asked before each wait.
+        self.descriptor = int(self._socket.getsockopt(zmq.FD))
 
-    def _bind(self, address: str) -> str:
+    def listen(self, address: str, mode: str) -> str:
+        """Listen at an address. Return it with the port that was chosen. Raises ListenFailed."""
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
-            self.close()
             raise errors.ListenFailed(f"can't listen at {address}: {error}") from None
-        bound: bytes = self._socket.getsockopt(zmq.LAST_ENDPOINT)
-        return bound.rstrip(b"\0").decode()
+        bound = self._socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+        set_mode(bound, mode)
+        return str(bound)
 
-    def take(self, wait_ms: int) -> list[Arrival]:
+    @property
+    def is_readable(self) -> bool:
+        return bool(self._socket.getsockopt(self._events) & self._readable)
+
+    def take(self, arrivals: list[Arrival]) -> None:
+        """Add what has arrived, up to the limits of a round."""
         socket = self._socket
-        if wait_ms and not zmq.zmq_poll(self._polled, wait_ms):
-            return []
-        arrivals: list[Arrival] = []
-        left_bytes = _ARRIVAL_BYTES_MAX
+        left_bytes = ARRIVAL_BYTES_MAX
         try:
-            while len(arrivals) < _ARRIVALS_MAX and left_bytes > 0:
+            while len(arrivals) < ARRIVALS_MAX and left_bytes > 0:
                 peer = socket.recv(zmq.NOBLOCK)
                 frames, size = self._receive_rest(peer)
-                arrivals.append((peer, frames))
+                arrivals.append((_PEER_PREFIX + peer, frames))
                 left_bytes -= size
         except zmq.Again:
             pass
-        return arrivals
 
     def _receive_rest(self, peer: bytes) -> tuple[list[Frame], int]:
         """Return the frames after the peer's, and their size. A large one is not copied: ZeroMQ's own buffer goes to
@@ -106,12 +91,14 @@ class ZmqNetwork:
         return frames, size
 
     def is_reading(self, peer: bytes) -> bool:
+        peer = peer[1:]
         is_reading = self._listener.is_reading(peer)
         if not is_reading:
             self._listener.note_dropped(peer)
         return is_reading
 
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
+        peer = peer[1:]
         size = sum(wire_bytes(len(frame)) for frame in frames)
         self._listener.note_sent(peer, size)
         try:
@@ -133,13 +120,3 @@ class ZmqNetwork:
         self._guard.end(self._socket, self._listener)
         self._socket.close(0)
         self._context.term()
-
-
-def _limits(settings: ServeSettings) -> ListenerLimits:
-    largest_bytes = settings.batch_bytes_max + REQUEST_HEADER_BYTES_MAX
-    return ListenerLimits(
-        connections_max=settings.connections_max,
-        peer_bytes_max=max(settings.peer_bytes_max, largest_bytes) + KERNEL_BYTES,
-        peers_bytes_max=max(settings.peers_bytes_max, largest_bytes) + KERNEL_BYTES,
-        write_timeout_s=settings.write_timeout_ms / 1000,
-    )
