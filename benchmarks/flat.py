@@ -22,16 +22,10 @@ from benchmarks.raw import RawClient, put_of
 from oncemq.protocol import commands
 from oncemq.testing.broker_process import BrokerProcess
 from oncemq.tools.bench.peers import put_for
+from oncemq.tools.bench.processes import resident_mb
 from oncemq.tools.bench.results import Row, make_row, quantile
 
 _WINDOW = 1000
-
-
-def resident_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1000
-    raise AssertionError("no VmRSS")
 
 
 def _subscribe_all(client: RawClient, topics: list[str]) -> None:

@@ -82,7 +82,7 @@ def wait_for(url: str) -> None:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[Load]:
-    bare, gateway = (free_url().replace("tcp:", "http:") for _ in range(2))
+    bare, gateway = (free_url("zeromq").replace("tcp:", "http:") for _ in range(2))
     with (
         BrokerProcess(folder / "data") as broker,
         process("benchmarks.http_bare", bare.rpartition(":")[2]),

@@ -102,8 +102,8 @@ class Bench:
         self._load = load
 
     def feed(self, listen: Callable[..., None], *, local: bool = False) -> RoundResult:
-        feed = f"ipc://{self._folder}/feed" if local else free_url()
-        settings = PushSettings(publish=free_url(), feed=feed, acks=free_url())
+        feed = f"ipc://{self._folder}/feed" if local else free_url("zeromq")
+        settings = PushSettings(publish=free_url("zeromq"), feed=feed, acks=free_url("zeromq"))
         with self._broker() as broker, child(serve_gateway, broker.url, settings) as (gateway, gateway_pid):
             gateway.recv()
             arguments = [(settings.feed, count, self._load.messages) for count in self._shares()]
@@ -133,7 +133,7 @@ class Bench:
         return self._barely(push_load.feed_batches_barely, push_load.listen_to_batches, load.batch, load.pause_s)
 
     def _barely(self, feed: Callable[..., None], listen: Callable[..., None], *options: object) -> RoundResult:
-        address = free_url()
+        address = free_url("zeromq")
         with child(feed, address, _VALUE_BYTES, self._load.messages, *options) as (feeder, pid):
             feeder.recv()
             arguments = [(address, count, self._load.messages) for count in self._shares()]

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from types import TracebackType
 
-import zmq
-
+from oncemq.config.addresses import stream_place
 from oncemq.protocol.batch import checksum, encode_batch
 from oncemq.protocol.commands import Command, Envelope, Hello, Numbered, Operation, Put
 from oncemq.protocol.frames import Frame, decode_response, encode_request
 from oncemq.protocol.replies import HelloReply, Reply
+from oncemq.protocol.stream import RECEIVE_BYTES, StreamReader, encode_message, encode_opening
+
+_MESSAGE_BYTES_MAX = 256 * 1024 * 1024
+_FRAMES_MAX = 10_000
 
 
 class RawClient:
     """Sends one request and receives one response. It does not retry: a broker that does not answer is an error."""
 
     def __init__(self, url: str, session: str = "raw") -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVTIMEO, 60_000)
-        self._socket.connect(url)
+        place = stream_place(url)
+        self._socket = socket.socket(socket.AF_UNIX if isinstance(place, str) else socket.AF_INET)
+        self._socket.settimeout(60.0)
+        self._socket.connect(place)
+        self._socket.sendall(encode_opening({}))
+        self._reader = StreamReader(_MESSAGE_BYTES_MAX, _FRAMES_MAX, as_bytes=True)
         self._requests = 0
         self._session = session
         hello = self.call([Hello(session, 0, 1, 1024)])[0]
@@ -35,13 +40,23 @@ class RawClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._socket.close(0)
-        self._context.term()
+        self._socket.close()
 
     def call(self, commands: Sequence[Command], payloads: Sequence[Frame] = ()) -> tuple[Reply, ...]:
         self._requests += 1
-        self._socket.send_multipart(encode_request(self._requests, commands, payloads))
-        return decode_response(self._socket.recv_multipart())[0].replies
+        for part in encode_message(encode_request(self._requests, commands, payloads)):
+            self._socket.sendall(part)
+        return decode_response(self._receive())[0].replies
+
+    def _receive(self) -> list[Frame]:
+        while (frames := self._reader.next()) is None:
+            if self._reader.target is not None:
+                self._reader.filled(self._socket.recv_into(self._reader.target))
+            elif data := self._socket.recv(RECEIVE_BYTES):
+                self._reader.feed(data)
+            else:
+                raise ConnectionError("the broker has closed the connection")
+        return frames
 
     def do(self, operations: Sequence[Operation], payloads: Sequence[Frame] = ()) -> tuple[Reply, ...]:
         """Send numbered commands in one request; at most a window of them."""

@@ -9,13 +9,11 @@ from collections.abc import Awaitable, Callable
 from itertools import repeat
 from pathlib import Path
 
-import msgspec
-
 import oncemq
 import oncemq.aio
 from oncemq.tools.bench import peers
 from oncemq.tools.bench.environment import Environment
-from oncemq.tools.bench.results import Rates, Row, make_row
+from oncemq.tools.bench.results import Rates, Row, make_row, with_cpu
 
 _BATCH = 1000
 _WORKERS = 4
@@ -98,7 +96,7 @@ def share(environment: Environment, name: str, size: int) -> list[Row]:
             for subscriber in ("workers", "bench"):
                 client.unsubscribe("bench.tasks", subscriber)
     row = make_row(name, shared.rate, "messages/s", {"plain iteration": plain.rate})
-    return [msgspec.structs.replace(row, broker_us=round(broker_s / (3 * count) * 1e6, 3))]
+    return [with_cpu(row, 3 * count, broker_s, 0.0)]
 
 
 def _iterate(client: oncemq.Client, count: int) -> float:

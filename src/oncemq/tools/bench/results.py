@@ -22,6 +22,8 @@ class Row(msgspec.Struct, frozen=True):
     p999_ms: float | None = None
     #: The broker's CPU time for each message, in microseconds, where it was measured.
     broker_us: float | None = None
+    #: The same of all clients together.
+    client_us: float | None = None
 
 
 def make_row(case: str, value: float, unit: str, limits: dict[str, float], times_s: Sequence[float] = ()) -> Row:
@@ -30,6 +32,15 @@ def make_row(case: str, value: float, unit: str, limits: dict[str, float], times
     limit = limits[name]
     spread = [round(quantile(times_s, share) * 1000, 4) for share in (0.5, 0.99, 0.999)] if times_s else [None] * 3
     return Row(case, round(value, 4), unit, round(limit, 4), name, round(value / limit, 3), *spread)
+
+
+def with_cpu(row: Row, messages: int, broker_s: float, client_s: float) -> Row:
+    """Add the CPU time for each message. 0 seconds: it was not measured."""
+
+    def each_us(seconds: float) -> float | None:
+        return round(seconds / messages * 1e6, 3) if seconds and messages else None
+
+    return msgspec.structs.replace(row, broker_us=each_us(broker_s), client_us=each_us(client_s))
 
 
 def quantile(times_s: Sequence[float], share: float) -> float:

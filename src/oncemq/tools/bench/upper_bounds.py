@@ -1,4 +1,4 @@
-"""Upper bounds of the machine: the raw disk, ZeroMQ alone, and the codec alone.
+"""Upper bounds of the machine: the raw disk, the page cache and the codec alone. transports.py has the transport.
 
 Each measures for a short time when it is called, so that a case can alternate with its bounds: on a noisy machine only
 figures of the same moment can be compared.
@@ -9,19 +9,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
-import zmq
-
 from oncemq.protocol.batch import checksum, decode_batch, encode_batch
-from oncemq.tools.bench.peers import Peer
 
 _FILE_BYTES = 64 * 1024 * 1024
 _BLOCK_BYTES = 4096
 
 
 class RawDisk:
-    """Writes and syncs in a file that was filled with zeros before, as a recycled segment is."""
+    """Writes and syncs in a file that was filled with zeros before, as a recycled segment is, and reads of it."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "raw-disk"
@@ -50,48 +48,12 @@ class RawDisk:
             self._offset += len(group)
         return times
 
-
-class Wire:
-    """A DEALER socket that is connected to a ROUTER socket in another process."""
-
-    def __init__(self, kind: str) -> None:
-        self._peer = Peer(kind)
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, 64)
-        self._socket.connect(self._peer.url)
-        self._socket.send_multipart([b"end"])
-        self._socket.recv_multipart()
-
-    def close(self) -> None:
-        self._socket.close(0)
-        self._context.term()
-        self._peer.close()
-
-    def one_way(self, frame_bytes: int, seconds: float) -> tuple[int, float]:
-        """Send messages of two frames, as a put. Returns their number, and the seconds until all had arrived."""
-        frames = [b"h" * 60, os.urandom(max(1, frame_bytes))]
-        sent = 0
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < seconds:
-            for _ in range(8):
-                self._socket.send_multipart(frames)
-            sent += 8
-        self._socket.send_multipart([b"end"])
-        self._socket.recv_multipart()
-        return sent, time.perf_counter() - begin
-
-    def echo_times(self, seconds: float) -> list[float]:
-        """Return the seconds of each round trip of a small message."""
-        frames = [b"h" * 60, b"p" * 136]
-        times = []
-        until = time.perf_counter() + seconds
-        while (begin := time.perf_counter()) < until:
-            self._socket.send_multipart(frames)
-            self._socket.recv_multipart()
-            times.append(time.perf_counter() - begin)
-        return times
+    def read_cached(self, chunk_bytes: int, seconds: float) -> tuple[int, float]:
+        """Read chunks from the page cache, as a broker reads messages that were put a moment ago. Returns the number
+        of bytes, and the seconds."""
+        chunk_bytes = min(chunk_bytes, _FILE_BYTES)
+        offsets = cycle(range(0, _FILE_BYTES - chunk_bytes + 1, chunk_bytes))
+        return repeat_for(lambda: len(os.pread(self._fd, chunk_bytes, next(offsets))), seconds)
 
 
 def repeat_for(work: Callable[[], int], seconds: float) -> tuple[int, float]:
