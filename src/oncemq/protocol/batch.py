@@ -73,8 +73,8 @@ def _little_endian(numbers: array[int]) -> bytes:
     return numbers.tobytes()
 
 
-def _column(parts: Sequence[bytes]) -> tuple[list[bytes], int]:
-    sizes = list(map(len, parts))
+def _column(parts: Sequence[bytes], sizes: list[int] | None = None) -> tuple[list[bytes], int]:
+    sizes = sizes or list(map(len, parts))
     if sizes and sizes.count(sizes[0]) == len(sizes):
         total = sizes[0] * len(sizes)
         raw = _equal_offsets(sizes[0], len(sizes))
@@ -106,16 +106,18 @@ def encode_batch(
     headers: Sequence[Mapping[str, bytes] | None] | None = None,
     times_ms: Sequence[int] | None = None,
     schema_version: int = 0,
+    sizes: list[int] | None = None,
 ) -> bytes:
     """Encode messages as one payload. `keys`, `headers` and `times_ms` are None or as long as `values`.
 
-    `schema_version` is the version of the topic's schema that the values match; 0 = the topic has none.
+    `schema_version` is the version of the topic's schema that the values match; 0 = the topic has none. `sizes` are the
+    lengths of the values, if the caller has them.
     """
     if len(values) == 1 and keys is None and headers is None and times_ms is None:
         value = values[0]
         size = len(value)
         return _ONE.pack(PLAIN, 0, 0, 1, size, 0, 0, schema_version, 0, size) + value + _PAD[-size % 8]
-    parts, values_bytes = _column(values)
+    parts, values_bytes = _column(values, sizes)
     flags = keys_bytes = headers_bytes = 0
     if keys is not None and any(key is not None for key in keys):
         flags |= HAS_KEYS

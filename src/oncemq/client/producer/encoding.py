@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,7 +17,6 @@ from oncemq.protocol.commands import Envelope, Put
 Value = bytes | str | bytearray | memoryview
 Headers = Mapping[str, Value]
 
-_ONLY_BYTES = {bytes}
 #: How many values `put_many` takes first, to learn how large they are.
 _FIRST_CHUNK = 16
 
@@ -33,14 +32,15 @@ def as_bytes(value: Value) -> bytes:
     raise TypeError(f"values, keys and headers are bytes or str, not {type(value).__name__}")
 
 
-def all_as_bytes(values: Iterable[Value]) -> list[bytes]:
-    """Encode many values, most of which are bytes already."""
-    found: list[Any] = list(values)
+def all_as_bytes(values: Sequence[Value]) -> list[bytes]:
+    """Encode many values, most of which are bytes already. May return the list that it was given."""
+    found: list[Any] = values if isinstance(values, list) else list(values)
     return found if are_bytes(found) else [as_bytes(value) for value in found]
 
 
-def are_bytes(values: Iterable[object]) -> bool:
-    return set(map(type, values)) <= _ONLY_BYTES
+def are_bytes(values: Sequence[object]) -> bool:
+    # To count in a list is faster than to collect a set.
+    return list(map(type, values)).count(bytes) == len(values)
 
 
 def headers_as_bytes(headers: Headers) -> dict[str, bytes]:
@@ -112,9 +112,10 @@ def make_put(
     headers: Sequence[Mapping[str, bytes] | None] | None = None,
     times: Times = NO_TIMES,
     claim: Claim = NO_CLAIM,
+    sizes: list[int] | None = None,
 ) -> tuple[Put, bytes]:
-    """Return the operation for a batch, and its payload."""
-    payload = encode_batch(values, keys, headers, None, claim.version)
+    """Return the operation for a batch, and its payload. `sizes` are the lengths of the values, if they are known."""
+    payload = encode_batch(values, keys, headers, None, claim.version, sizes)
     hashes = key_hashes(keys) if keys is not None and any(key is not None for key in keys) else b""
     times_ms = (times.ttl_ms, times.due_ms)
     envelope = Envelope(len(values), len(payload), checksum(payload), *times_ms, hashes, claim.version, claim.topic_id)
@@ -179,7 +180,16 @@ def encode_columns(
     return values, found_keys, found_headers
 
 
-class Chunks(Iterator[tuple[list[bytes], Claim]]):
+class Chunk(NamedTuple):
+    """Values of one batch."""
+
+    values: list[bytes]
+    claim: Claim
+    #: The length of each value.
+    sizes: list[int]
+
+
+class Chunks(Iterator[Chunk]):
     """Values, encoded, in chunks of about `bytes_max`. Each chunk shows how many values the next one may have.
 
     If `encode` raises, no value is lost: the next call encodes the same ones again."""
@@ -193,28 +203,29 @@ class Chunks(Iterator[tuple[list[bytes], Claim]]):
         self._count = _FIRST_CHUNK
         #: Taken, and not encoded.
         self._taken: list[object] = []
-        self._encoded: deque[tuple[list[bytes], Claim]] = deque()
+        self._encoded: deque[Chunk] = deque()
 
-    def __next__(self) -> tuple[list[bytes], Claim]:
+    def __next__(self) -> Chunk:
         if not self._encoded:
             self._taken = self._taken or list(islice(self._values, self._count))
             if not self._taken:
                 raise StopIteration
-            chunk, claim = self._encode(self._taken)
+            values, claim = self._encode(self._taken)
             self._taken = []
-            self._divide(chunk, claim)
+            self._divide(Chunk(values, claim, list(map(len, values))))
         return self._encoded.popleft()
 
-    def _divide(self, chunk: list[bytes], claim: Claim) -> None:
-        size = sum(map(len, chunk))
-        fitting = max(1, self._bytes_max * len(chunk) // max(size, 1))
+    def _divide(self, chunk: Chunk) -> None:
+        values, claim, sizes = chunk
+        size = sum(sizes)
+        fitting = max(1, self._bytes_max * len(values) // max(size, 1))
         self._count = min(fitting, self._count * 16, self._messages_max)
         if size <= 2 * self._bytes_max:
-            self._encoded.append((chunk, claim))
+            self._encoded.append(chunk)
             return
         start = 0
-        for stop in cuts(chunk, self._bytes_max, self._messages_max):
-            self._encoded.append((chunk[start:stop], claim))
+        for stop in cuts(values, self._bytes_max, self._messages_max):
+            self._encoded.append(Chunk(values[start:stop], claim, sizes[start:stop]))
             start = stop
 
 
@@ -259,9 +270,9 @@ class ManyMessages(msgspec.Struct, frozen=True):
         keys = None if self.keys is None else iter(self.keys)
         headers = None if self.headers is None else iter(self.headers)
 
-        def make(chunk: tuple[list[bytes], Claim]) -> tuple[Put, bytes]:
-            columns = encode_columns(chunk[0], keys, headers)
-            return make_put(self.topic, self.create, *columns, self.times, chunk[1])
+        def make(chunk: Chunk) -> tuple[Put, bytes]:
+            columns = encode_columns(chunk.values, keys, headers)
+            return make_put(self.topic, self.create, *columns, self.times, chunk.claim, chunk.sizes)
 
         return map(make, Chunks(self.values, encode, limits))
 
