@@ -17,6 +17,8 @@ from oncemq.testing.postgres import PostgresServer
 from tests.acceptance.processes import wait_until
 from tests.journal.rig import SEGMENT_BYTES, begin, crash, events_of, snapshot, write
 
+_WAITING = "from pg_stat_activity where wait_event = 'SyncRep'"
+
 
 class Server:
     """A server whose only synchronous standby can be missing."""
@@ -30,13 +32,31 @@ class Server:
         self._admin.execute(f"alter system set synchronous_standby_names = '{'missing' if is_missing else ''}'")
         self._admin.execute("select pg_reload_conf()")
         names = "missing" if is_missing else ""
-        wait_until(lambda: self._one("show synchronous_standby_names") == names, "the setting is in force")
+        wait_until(lambda: self._one("show synchronous_standby_names") == names, "the setting is known")
+        if is_missing:
+            # It is in force when the server's checkpointer has read it, too.
+            wait_until(self._does_commit_wait, "a commit waits for the standby")
+
+    def _does_commit_wait(self) -> bool:
+        with psycopg.connect(self.dsn, autocommit=True) as database:
+            probe = threading.Thread(target=database.execute, args=("select pg_logical_emit_message(true, '', '')",))
+            probe.start()
+            wait_until(lambda: self._waiting() > 0 or not probe.is_alive(), "the commit waits or has ended")
+            is_waiting = probe.is_alive()
+            self._cancel_waiting()
+            probe.join()
+            return is_waiting
 
     def cancel_wait(self) -> None:
         """Cancel the wait of the session that waits for the standby."""
-        waits = "from pg_stat_activity where wait_event = 'SyncRep'"
-        wait_until(lambda: self._one(f"select count(*) {waits}") > 0, "the session waits")
-        wait_until(lambda: self._one(f"select count(pg_cancel_backend(pid)) {waits}") == 0, "its wait has ended")
+        wait_until(lambda: self._waiting() > 0, "the session waits")
+        self._cancel_waiting()
+
+    def _waiting(self) -> int:
+        return int(self._one(f"select count(*) {_WAITING}"))
+
+    def _cancel_waiting(self) -> None:
+        wait_until(lambda: self._one(f"select count(pg_cancel_backend(pid)) {_WAITING}") == 0, "its wait has ended")
 
     def end_lease(self) -> None:
         with psycopg.connect(self.dsn, autocommit=True) as database:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -58,6 +59,7 @@ def test_the_rows_of_a_frame_have_a_time_to_live_and_a_delay(client: oncemq.Clie
     assert client.put_frame("orders", pa.table({"id": [1]}), delay_s=3600).offset == -1
     client.put_frame("orders", pa.table({"id": [2]}), ttl_s=0.001)
     client.put_frame("orders", pa.table({"id": [3]}), ttl_s=3600)
+    time.sleep(0.005)
     subscription = client.subscribe("orders", "s", start="earliest")
     message = subscription.get(timeout_s=1)
     assert message is not None
