@@ -31,8 +31,8 @@ class Pipeline(World):
         assert isinstance(taken, replies.TakeReply)
         self.token = taken.token
 
-    def ack(self, upto: int = 2, epoch: int = 0) -> commands.AckUpto:
-        return commands.AckUpto(self.mill.topic_id, "mill", epoch or self.mill.epoch, upto)
+    def ack(self, upto: int = 2, epoch: int = 0, since: int = 0) -> commands.AckUpto:
+        return commands.AckUpto(self.mill.topic_id, "mill", epoch or self.mill.epoch, upto, since)
 
     def settle(self, first: int = 0, count: int = 2, epoch: int = 0) -> commands.Settle:
         done = ((self.token, first, count),)
@@ -72,6 +72,29 @@ def test_a_transaction_is_one_event() -> None:
 
 def test_an_empty_transaction_is_answered() -> None:
     assert Pipeline().transact() == replies.TransactReply(())
+
+
+# Transactions that continue others.
+
+
+def test_a_transaction_that_continues_one_that_was_not_committed_is_refused() -> None:
+    world = Pipeline()
+    assert code(world.transact(acks=(world.ack(1),), puts=(put("missing"),))) == "TOPIC_UNKNOWN"
+    assert code(world.transact(acks=(world.ack(2, since=1),), puts=(put("out"),))) == "EARLIER_FAILED"
+    assert code(world.transact(acks=(world.ack(3, since=2),), puts=(put("out"),))) == "EARLIER_FAILED"
+    assert world.acked("in", "mill") == 0
+    assert world.topic_of("out").next_offset == 0
+    check(world)
+
+
+def test_a_transaction_that_continues_committed_ones_is_committed() -> None:
+    world = Pipeline()
+    assert isinstance(world.transact(acks=(world.ack(1),), puts=(put("out"),)), replies.TransactReply)
+    assert isinstance(world.transact(acks=(world.ack(2, since=1),), puts=(put("out"),)), replies.TransactReply)
+    # More was acked meanwhile.
+    assert isinstance(world.transact(acks=(world.ack(3, since=1),), puts=(put("out"),)), replies.TransactReply)
+    assert world.acked("in", "mill") == 3
+    check(world)
 
 
 # Retries.

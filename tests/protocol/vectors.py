@@ -325,6 +325,11 @@ REQUESTS: list[tuple[str, list[Command], list[Frame]]] = [
         [TYPED_PAYLOAD],
     ),
     ("list versions of a schema", [Schemas("orders", 1, 100)], []),
+    (
+        "transact: what continues an unanswered transaction",
+        [_numbered(9, Transact((AckUpto(77, "kitchen", 2, 15, 11),), (), (Put("bills", ENVELOPE),)))],
+        [PAYLOAD],
+    ),
 ]
 
 REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [

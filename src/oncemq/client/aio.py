@@ -222,10 +222,14 @@ class Client:
 
         >>> await client.flush()
         """
-        await self._driver.run(self._producer.flush(timeout_s))
+        await self._driver.run(self._connection.flush(timeout_s))
 
-    def transaction(self) -> AsyncTransaction:
+    def transaction(self, *, wait: bool = True) -> AsyncTransaction:
         """Return a transaction: acks and puts over any topics, all or nothing.
+
+        With `wait=False` its block ends when it was sent, so that the next one can be filled meanwhile. If it is
+        refused, those after it that ack the same subscription are refused too, and the next call that gets, acks or
+        commits raises the error; so do `flush` and `close`.
 
         Its `put`, `put_many` and `ack` are not awaited.
 
@@ -233,7 +237,7 @@ class Client:
         ...     transaction.put("invoices", "one pizza: 9.50")
         ...     transaction.ack(orders, message)
         """
-        return AsyncTransaction(self._driver, self._context)
+        return AsyncTransaction(self._driver, self._context, wait)
 
     # Subscriptions.
 

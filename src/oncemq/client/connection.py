@@ -66,13 +66,21 @@ class Connection(Generic[H]):
     def _finish_work(self, clean: bool) -> Flow[None]:
         """Close the subscriptions and flush. Everything is tried; then the first failure is raised."""
         failures: list[Exception] = []
-        for step in [*(each.close(clean) for each in list(self.context.open_subscriptions)), self.producer.flush()]:
+        for step in [*(each.close(clean) for each in list(self.context.open_subscriptions)), self.flush()]:
             try:
                 yield from step
             except Exception as error:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+    def flush(self, timeout_s: float | None = None) -> Flow[None]:
+        """Wait until everything is answered that was sent without waiting. Raises the first error that no caller has
+        got."""
+        until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
+        yield from self.producer.flush(timeout_s)
+        if not (yield from self.context.transactions.finish_all(self.driver.caller.identify(), until_ms)):
+            raise TimeoutError(f"transactions are not answered after {timeout_s} s")
 
     def _bye(self) -> Pending:
         return self.driver.core.bye()

@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from oncemq.client.frames.schemas import FrameSchemas
 from oncemq.client.runtime.rpc import ask, wait_for_reply
+from oncemq.client.unanswered import UnansweredTransactions
 from oncemq.protocol import errors
 from oncemq.protocol.replies import expect
 
 if TYPE_CHECKING:
     from oncemq.client.core.commands.observer import Observer
+    from oncemq.client.core.commands.pending import Pending
     from oncemq.client.core.core import Core, Payloads
     from oncemq.client.runtime.background import Background, PeriodicTask
     from oncemq.client.runtime.driver import Driver
     from oncemq.client.runtime.flow import Flow
     from oncemq.client.schemas.topic_schemas import TopicSchemas
     from oncemq.protocol.commands import Command, Operation
+    from oncemq.protocol.frames import Frame
     from oncemq.protocol.replies import Reply
 
 T = TypeVar("T")
@@ -46,6 +49,9 @@ class Buffers(Protocol):
     def freeze_all(self) -> None:
         """Number the messages in all buffers."""
 
+    def send(self, operation: Operation, payloads: tuple[Frame, ...]) -> Flow[Pending]:
+        """Send an operation after all messages that were put before it, and do not wait for its reply."""
+
     def discard(self) -> None:
         """Forget the messages in all buffers."""
 
@@ -59,6 +65,8 @@ class ClientContext:
         #: Subscriptions that are open: `Client.close` closes them.
         self.open_subscriptions: set[OpenSubscription] = set()
         self._buffers = buffers
+        #: Transactions that nobody waits for.
+        self.transactions = UnansweredTransactions()
         #: The schemas of topics that are read or written as frames.
         self.frame_schemas = FrameSchemas(self)
         _contexts.add(self)
@@ -105,6 +113,10 @@ class ClientContext:
         self._buffers.freeze_all()
         pending = self.driver.core.submit(operation, payload, give_up_ms=give_up_ms)
         return (yield from wait_for_reply(self.driver, pending))
+
+    def send(self, operation: Operation, payloads: tuple[Frame, ...]) -> Flow[Pending]:
+        """Send a numbered operation after all messages that were put before it, and do not wait for its reply."""
+        return self._buffers.send(operation, payloads)
 
     def call(
         self, operation: Operation, kind: type[T], payload: Payloads = None, *, give_up_ms: float = 0.0

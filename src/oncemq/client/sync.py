@@ -232,16 +232,20 @@ class Client:
 
         >>> client.flush()
         """
-        self._driver.run(self._producer.flush(timeout_s))
+        self._driver.run(self._connection.flush(timeout_s))
 
-    def transaction(self) -> Transaction:
+    def transaction(self, *, wait: bool = True) -> Transaction:
         """Return a transaction: acks and puts over any topics, all or nothing.
+
+        With `wait=False` its block ends when it was sent, so that the next one can be filled meanwhile. If it is
+        refused, those after it that ack the same subscription are refused too, and the next call that gets, acks or
+        commits raises the error; so do `flush` and `close`.
 
         >>> with client.transaction() as transaction:
         ...     transaction.put("invoices", "one pizza: 9.50")
         ...     transaction.ack(orders, message)
         """
-        return Transaction(self._driver, self._context)
+        return Transaction(self._driver, self._context, wait)
 
     # Subscriptions.
 

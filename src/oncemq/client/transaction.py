@@ -4,11 +4,12 @@ A transaction collects; nothing leaves the process before its block ends. After 
 sent, and the messages that its thread or task got from subscriptions without `auto_ack`, and has not acked, are
 delivered again. This includes messages that were delivered before the block: to ack "everything that was delivered"
 must never include a message whose processing failed.
+
+With `wait=False` the block ends when the transaction was sent. Those that nobody waits for are in unanswered.py.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -30,11 +31,13 @@ from oncemq.client.producer.encoding import (
 )
 from oncemq.client.producer.receipt import Receipt, receipt_of
 from oncemq.client.schemas.claims import all_raw_or_objects, raw_or_object
+from oncemq.client.schemas.topic_schemas import STALE
 from oncemq.client.worker.task import BaseTask, mark_committed
+from oncemq.protocol import errors
 from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.message import Message
-from oncemq.protocol.replies import TransactReply
+from oncemq.protocol.replies import Reply, TransactReply, expect
 
 if TYPE_CHECKING:
     from oncemq.client.consumer.aio import Subscription as AsyncSubscription
@@ -81,8 +84,11 @@ class _Run(msgspec.Struct):
 class BaseTransaction:
     """What a transaction collects, and the flows that end it."""
 
-    def __init__(self, context: ClientContext) -> None:
+    def __init__(self, context: ClientContext, wait: bool) -> None:
+        if not wait and context.core.has_outbox:
+            raise ValueError("with an outbox, a transaction waits until the broker has decided it: leave wait=True")
         self._context = context
+        self._waits = wait
         self._runs: list[_Run] = []
         #: By subscription, topic id → all offsets below are acked.
         self._acks: dict[Consumer, dict[int, int]] = {}
@@ -90,9 +96,13 @@ class BaseTransaction:
         self._epochs: dict[Consumer, int] = {}
         #: The thread or task that entered the block; 0: none did.
         self._owner = 0
+        #: The thread or task that has sent it.
+        self._sender = 0
         self._tasks: list[BaseTask] = []
         self._has_ended = False
-        #: One for each run of puts to a topic, once the transaction is committed.
+        #: As they were sent.
+        self._puts: tuple[Put, ...] = ()
+        #: One for each run of puts to a topic, once it is known that the transaction is committed.
         self.receipts: list[Receipt] = []
 
     def put(
@@ -191,36 +201,53 @@ class BaseTransaction:
 
     def _commit(self) -> Flow[None]:
         self._check_open()
-        self._mark_ended()
+        self._has_ended = True
+        self._sender = self._context.driver.caller.identify()
         try:
-            if not (self._runs or self._acks or self._tasks):
-                return
-            topics = {run.topic for run in self._runs}
-            puts, reply = yield from self._context.schemas.retrying(topics, self._transact)
-        except BaseException as error:
-            for consumer in self._acks:
-                consumer.transaction_failed(error)
+            # If an earlier one has failed, this one must not ack beyond its messages.
+            yield from self._context.transactions.check(self._sender)
+        except BaseException:
             self._go_back()
             raise
-        for consumer, acks in self._acks.items():
-            for topic_id, upto in acks.items():
-                consumer.transaction_committed(topic_id, upto)
-        for task in self._tasks:
-            mark_committed(task)
-        self.receipts = [receipt_of(put.topic, stored) for put, stored in zip(puts, reply.puts, strict=True)]
+        if not (self._runs or self._acks or self._tasks):
+            return
+        try:
+            topics = {run.topic for run in self._runs}
+            reply = yield from self._context.schemas.retrying(topics, self._send)
+        except BaseException as error:
+            self._failed(error)
+            self._go_back()
+            if isinstance(error, errors.EarlierFailed):
+                # The reason is what has become of the earlier one.
+                yield from self._context.transactions.check(self._sender)
+            raise
+        if reply is not None:
+            self._committed(reply)
 
-    def _transact(self) -> Flow[tuple[tuple[Put, ...], TransactReply]]:
-        puts, payloads = self._make_puts()
-        operation = Transact(self._make_acks(), self._make_settles(), puts)
-        return puts, (yield from self._context.call(operation, TransactReply, payloads or None))
+    def _send(self) -> Flow[Reply | None]:
+        """Send it. Return the reply, if this transaction waits for it."""
+        context = self._context
+        self._puts, payloads = self._make_puts()
+        operation = Transact(self._make_acks(), self._make_settles(), self._puts)
+        if self._waits:
+            return (yield from context.call_any(operation, payloads or None))
+        yield from context.transactions.wait_for_space()
+        pending = yield from context.send(operation, payloads)
+        self._runs.clear()
+        # Until its outcome is known, a failure elsewhere does not deliver its messages again.
+        for consumer, acks in self._acks.items():
+            consumer.claim(self, acks)
+        context.transactions.add(pending, _SentTransaction(self))
+        return None
 
     def _make_puts(self) -> tuple[tuple[Put, ...], tuple[Frame, ...]]:
         made = [run.make(self._context.schemas) for run in self._runs]
         return tuple(put for put, _ in made), tuple(payload for _, payload in made)
 
     def _make_acks(self) -> tuple[AckUpto, ...]:
+        position = self._context.transactions.position
         return tuple(
-            AckUpto(topic_id, consumer.cursor.key, self._epochs[consumer], upto)
+            AckUpto(topic_id, consumer.cursor.key, self._epochs[consumer], upto, position(consumer, topic_id))
             for consumer, acks in self._acks.items()
             for topic_id, upto in acks.items()
         )
@@ -232,8 +259,32 @@ class BaseTransaction:
             ranges.append((task.token, task.offset, 1))
         return tuple(Settle(*whose, done=_merged(ranges)) for whose, ranges in by_subscription.items())
 
+    # The outcome.
+
+    def _committed(self, reply: Reply) -> None:
+        stored = expect(reply, TransactReply).puts
+        for consumer, acks in self._acks.items():
+            consumer.end_claim(self)
+            # If it was opened again since, it knows its position.
+            if consumer.epoch == self._epochs[consumer]:
+                for topic_id, upto in acks.items():
+                    consumer.transaction_committed(topic_id, upto)
+        for task in self._tasks:
+            mark_committed(task)
+        self.receipts = [receipt_of(put.topic, found) for put, found in zip(self._puts, stored, strict=True)]
+
+    def _failed(self, error: BaseException) -> None:
+        """It did not happen, or nobody knows."""
+        for consumer in self._acks:
+            consumer.transaction_failed(error)
+        if isinstance(error, STALE):
+            for put in self._puts:
+                self._context.schemas.start(put.topic)
+
     def _go_back(self) -> None:
         """Deliver again what was not acked, also what was delivered before the block."""
+        for consumer in self._acks:
+            consumer.end_claim(self)
         concerned = set(self._acks)
         for each in self._context.open_subscriptions:
             if isinstance(each, Consumer) and not each.auto_ack and each.reader == self._owner:
@@ -241,17 +292,29 @@ class BaseTransaction:
         for consumer in concerned:
             consumer.go_back()
 
-    def _mark_ended(self) -> None:
-        self._has_ended = True
-        for consumer in self._acks:
-            consumer.end_claim(self)
-
     def _end(self, error: BaseException | None) -> Flow[None]:
         if error is not None:
-            self._mark_ended()
+            self._has_ended = True
             self._go_back()
         elif not self._has_ended:
             yield from self._commit()
+
+
+class _SentTransaction:
+    """A transaction as the list of those that are unanswered sees it (unanswered.py)."""
+
+    def __init__(self, transaction: BaseTransaction) -> None:
+        self._acks = transaction._acks
+        self._sender = transaction._sender
+        self.committed = transaction._committed
+        self.failed = transaction._failed
+        self.go_back = transaction._go_back
+
+    def concerns(self, caller: int) -> bool:
+        return caller == self._sender or any(consumer.reader == caller for consumer in self._acks)
+
+    def position(self, subscription: Consumer, topic_id: int) -> int:
+        return self._acks.get(subscription, {}).get(topic_id, 0)
 
 
 def _merged(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
@@ -274,8 +337,8 @@ class Transaction(BaseTransaction):
     ...     transaction.ack(orders)
     """
 
-    def __init__(self, driver: ThreadDriver, context: ClientContext) -> None:
-        super().__init__(context)
+    def __init__(self, driver: ThreadDriver, context: ClientContext, wait: bool) -> None:
+        super().__init__(context, wait)
         self._driver = driver
 
     def commit(self) -> None:
@@ -283,7 +346,7 @@ class Transaction(BaseTransaction):
         self._driver.run(self._commit())
 
     def __enter__(self) -> Transaction:
-        self._owner = threading.get_ident()
+        self._owner = self._driver.caller.identify()
         return self
 
     def __exit__(
@@ -299,8 +362,8 @@ class AsyncTransaction(BaseTransaction):
     ...     transaction.put("invoices", "one pizza: 9.50")
     """
 
-    def __init__(self, driver: EventLoopDriver, context: ClientContext) -> None:
-        super().__init__(context)
+    def __init__(self, driver: EventLoopDriver, context: ClientContext, wait: bool) -> None:
+        super().__init__(context, wait)
         self._driver = driver
 
     async def commit(self) -> None:
@@ -308,10 +371,7 @@ class AsyncTransaction(BaseTransaction):
         await self._driver.run(self._commit())
 
     async def __aenter__(self) -> AsyncTransaction:
-        # Imported here, since a blocking client needs no event loop, whose import takes as long as the client's own.
-        from asyncio import current_task
-
-        self._owner = id(current_task())
+        self._owner = self._driver.caller.identify()
         return self
 
     async def __aexit__(

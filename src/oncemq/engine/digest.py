@@ -35,12 +35,17 @@ def _comparable(operation: commands.Operation) -> object:
         named = (operation.stage, operation.topic, operation.writer, operation.batch)
         return ("stage", *named, _envelope(operation.envelope))
     if isinstance(operation, commands.Transact):
-        return ("transact", operation.acks, operation.settles, [_put(put) for put in operation.puts])
+        acks = [_ack(ack) for ack in operation.acks]
+        return ("transact", acks, operation.settles, [_put(put) for put in operation.puts])
     return _elements(operation) if type(operation) in _ELEMENTS_IN_VERSION_1 else operation
 
 
 def _put(put: commands.Put) -> object:
     return ("put", put.topic, _envelope(put.envelope), put.create)
+
+
+def _ack(ack: commands.AckUpto) -> object:
+    return ack if ack.since else (ack.topic_id, ack.subscriber, ack.epoch, ack.upto)
 
 
 def _envelope(envelope: commands.Envelope) -> object:

@@ -29,6 +29,8 @@ _RAISE_SHARE = 0.1
 _PATIENT_SHARE = 0.4
 #: Share of impatient copiers that connect again after an error.
 _RECONNECT_SHARE = 0.2
+#: Share of copiers that do not wait for each transaction.
+_UNWAITED_SHARE = 0.5
 
 
 class Copier:
@@ -43,6 +45,7 @@ class Copier:
         self._log = EventLog(folder / "copier.events")
         self._random = Random(f"copier/{number}")
         self._options = PATIENT if patient or self._random.random() < _PATIENT_SHARE else IMPATIENT
+        self._waits = has_outbox or self._random.random() >= _UNWAITED_SHARE
 
     def run(self, end: int | None = None) -> int:
         """Copy until it is killed, or until everything below `end` is copied."""
@@ -83,7 +86,7 @@ class Copier:
     def _copy(self, client: oncemq.Client, subscription: oncemq.Subscription) -> None:
         is_filled = False
         try:
-            with client.transaction() as transaction:
+            with client.transaction(wait=self._waits) as transaction:
                 is_filled = self._fill(transaction, subscription)
                 self._point.reach("transaction is filled")
                 if self._random.random() < _RAISE_SHARE:

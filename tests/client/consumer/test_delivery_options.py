@@ -50,6 +50,7 @@ def test_an_expired_message_is_not_delivered(client: oncemq.Client) -> None:
     kitchen = client.subscribe("orders", "kitchen")
     client.put("orders", "short", ttl_s=0.001)
     client.put("orders", "long", ttl_s=3600)
+    time.sleep(0.005)
     deadline = time.monotonic() + 10
     while client.subscriptions("orders")[0].acked == 0 and time.monotonic() < deadline:
         # The broker records expiry as an event, with its next check.

@@ -50,6 +50,12 @@ def transaction_goes_on_after_a_refusal() -> Sequence[Patch]:
     return [(transactions, "_ack", ack)]
 
 
+@bug("a transaction may continue one that was not committed")
+def transaction_ignores_a_failure_before_it() -> Sequence[Patch]:
+    real: Any = transactions._ack
+    return [(transactions, "_ack", lambda at, part: real(at, _replace(part, since=0)))]
+
+
 @bug("an ack in a transaction does not need the owner's epoch")
 def transaction_epoch_is_not_checked() -> Sequence[Patch]:
     real: Any = transactions._ack

@@ -11,6 +11,10 @@ from tests.simulation.processes.consumer import Consumer
 from tests.simulation.processes.process import Context
 
 _PUTS_MAX = 4
+#: Transactions that are on their way at a time.
+_UNANSWERED_MAX = 3
+#: Share of transactions that the broker refuses.
+_REFUSED_SHARE = 0.15
 
 
 class Copier(Consumer):
@@ -21,6 +25,8 @@ class Copier(Consumer):
         self.target = target
         self._copies = 0
         self._to_copy: list[Message] = []
+        #: What the transactions that are on their way ack up to.
+        self._unanswered: list[int] = []
 
     @property
     def is_settled(self) -> bool:
@@ -38,6 +44,7 @@ class Copier(Consumer):
 
     def _open_done(self, pending: Pending, acked_before: int, marks: int) -> None:
         self._to_copy = []
+        self._unanswered = []
         super()._open_done(pending, acked_before, marks)
 
     def _ack_on_get(self) -> int:
@@ -68,22 +75,39 @@ class Copier(Consumer):
             self.context.attempts[put.envelope.checksum] = attempt
             puts.append(put)
             payloads.append(payload)
+        is_refused = not self.world.healed and self.random.random() < _REFUSED_SHARE
         upto = messages[-1].offset + 1
         self.model.ack_sent = max(self.model.ack_sent, upto)
-        ack = commands.AckUpto(opened.topic_id, self.subscriber, opened.epoch, upto)
+        since = max(self._unanswered, default=0)
+        self._unanswered.append(upto)
+        ack = commands.AckUpto(opened.topic_id, self.subscriber, opened.epoch, upto, since)
+        nobody = commands.AckUpto(opened.topic_id, "nobody", opened.epoch, upto)
         epoch = self.model.least_epoch
         self.submit(
-            commands.Transact((ack,), (), tuple(puts)),
+            commands.Transact((ack, nobody) if is_refused else (ack,), (), tuple(puts)),
             tuple(payloads),
-            lambda pending: self._copied(pending, ack, epoch),
+            lambda pending: self._copied(pending, ack, epoch, is_refused=is_refused),
         )
+        if self._to_copy and len(self._unanswered) < _UNANSWERED_MAX and self.random.random() < 0.5:
+            # The next one does not wait for the reply to this one.
+            self._copy()
 
-    def _copied(self, pending: Pending, ack: commands.AckUpto, epoch_when_sent: int) -> None:
+    def _copied(self, pending: Pending, ack: commands.AckUpto, epoch_when_sent: int, *, is_refused: bool) -> None:
         self.world.note(f"{self.name} copied up to {ack.upto}: {pending.error.code if pending.error else 'done'}")
+        if isinstance(pending.error, errors.Fenced) and self.is_fenced:
+            # It was fenced, and so were those before it.
+            return
         if self._fenced(pending):
             return
-        if isinstance(pending.error, errors.BrokerAway | errors.NotNow):
-            # The transaction is void: open again to get the position.
+        # One before it has failed: the position is asked for.
+        is_over = self._opened is None or self._opened.epoch != ack.epoch
+        if isinstance(pending.error, errors.EarlierFailed) and not is_over:
+            raise Violation(f"{self.name} got EARLIER_FAILED for {ack}, and all before it were committed")
+        if pending.error is not None and is_over:
+            return
+        refused = (errors.NotSubscribed,) if is_refused else ()
+        if isinstance(pending.error, (errors.BrokerAway, errors.NotNow, *refused)):
+            # Nothing of the transaction happened, or it is void: open again to get the position.
             self._opened = None
             self.later(20, self._subscribe)
             return
@@ -91,8 +115,12 @@ class Copier(Consumer):
             return
         assert self.model is not None
         self.model.succeeded(ack.epoch, epoch_when_sent, "a transaction")
+        if is_over:
+            return
+        self._unanswered.remove(ack.upto)
         self._note_acked(ack.upto, ack.upto)
-        self._continue()
+        if not self._unanswered:
+            self._continue()
 
     # At the end.
 

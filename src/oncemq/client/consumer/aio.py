@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from itertools import islice
@@ -16,15 +15,12 @@ from oncemq.client.consumer.reader import Start
 from oncemq.client.consumer.session import MessageFeed
 from oncemq.client.consumer.topic import TopicCursor
 from oncemq.client.context import ClientContext
-from oncemq.client.runtime.caller import Caller
 from oncemq.protocol.message import Message
 
 if TYPE_CHECKING:
     import pyarrow
 
     from oncemq.client.runtime.event_loop import EventLoopDriver
-
-TASK = Caller("task", lambda: id(asyncio.current_task()))
 
 T = TypeVar("T")
 
@@ -57,7 +53,7 @@ class Subscription:
         self.created = False
         cursor: Cursor = self._cursor_type(topic, subscriber, options.auto_ack)
         #: Internal: what transactions use. It may change with any version.
-        self.consumer = Consumer(context, repr(self), cursor, options, TASK, feed)
+        self.consumer = Consumer(context, repr(self), cursor, options, feed)
         self._driver: EventLoopDriver = context.driver  # type: ignore[assignment]
 
     def __repr__(self) -> str:

@@ -24,7 +24,6 @@ from oncemq.client.consumer.topic import TopicCursor
 from oncemq.client.consumer.undecoded import batches_of, ends_of
 from oncemq.client.context import ClientContext
 from oncemq.client.core.commands.observer import Observer
-from oncemq.client.runtime.caller import Caller
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow
 from oncemq.client.runtime.reentrancy import SingleUserGuard
@@ -54,7 +53,6 @@ class Consumer:
         name: str,
         cursor: Cursor,
         options: ConsumerOptions,
-        caller: Caller,
         feed: MessageFeed | None = None,
     ) -> None:
         self.context = context
@@ -73,6 +71,7 @@ class Consumer:
         self.last_batch: Sequence[Message] = ()
         #: The thread or task that called last.
         self.reader = 0
+        caller = context.driver.caller
         self.guard = SingleUserGuard(name, caller.kind, caller.identify)
         self._driver = context.driver
         self._identify = caller.identify
@@ -150,7 +149,7 @@ class Consumer:
         self._set_current(messages)
         # Filters and recorders need messages; other batches are not decoded.
         while not messages and isinstance(self.cursor, TopicCursor) and self._takes_batches():
-            if not self.cursor.is_buffered and not (yield from self.session.fetch(until_ms)):
+            if not self.cursor.is_buffered and not (yield from self._fetch(until_ms)):
                 return None
             batches = self.cursor.buffer.batches()
             found = yield from convert(self.cursor.topic, self.cursor.buffer.topic_id, batches)
@@ -229,7 +228,7 @@ class Consumer:
         """Make the next messages current. False: none came in time."""
         until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
         while True:
-            if not self.cursor.is_buffered and not (yield from self.session.fetch(until_ms)):
+            if not self.cursor.is_buffered and not (yield from self._fetch(until_ms)):
                 return False
             try:
                 messages = yield from self._decode()
@@ -241,6 +240,16 @@ class Consumer:
             self.session.prefetch()
             if messages:
                 return True
+
+    def _fetch(self, until_ms: float | None) -> Flow[bool]:
+        """Wait until there is something to decode. False: nothing came in time."""
+        transactions = self.context.transactions
+        if transactions:
+            # If one of them has failed, its messages come first. The caller must not wait for others meanwhile.
+            self.session.prefetch()
+            if not (yield from transactions.finish(self.reader, until_ms)):
+                return False
+        return (yield from self.session.fetch(until_ms))
 
     def _decode(self) -> Flow[list[Message]]:
         decoded = yield from self.cursor.decode(self._wanted)
@@ -273,7 +282,7 @@ class Consumer:
     def ack_buffered(self, message: Message | int | None) -> bool:
         """Note an ack if that is possible without waiting. False: it is not."""
         session = self.session
-        if session.opened is None or session.error is not None:
+        if session.opened is None or session.error is not None or self.context.transactions:
             return False
         self._mark_delivered()
         if self.cursor.finish(message):
@@ -283,6 +292,8 @@ class Consumer:
 
     def ack(self, message: Message | int | None, wait: bool) -> Flow[None]:
         """Ack everything up to and including a message. The caller has entered the guard."""
+        # An ack may include the messages of a transaction that is not answered, and fails.
+        yield from self.context.transactions.finish(self._identify())
         opened = yield from self.open()
         self._mark_delivered()
         upto = self.cursor.finish(message)
@@ -386,6 +397,7 @@ class Consumer:
         return self.guard.around(self._seek(seek_of(self.cursor.topic, self.cursor.subscriber, to)))
 
     def _seek(self, command: Seek) -> Flow[int]:
+        yield from self.context.transactions.finish(self._identify())
         yield from self.open()
         reply = yield from self.context.call(command, SeekReply)
         self.session.reopen(sought=True)
@@ -393,10 +405,18 @@ class Consumer:
 
     def close(self, clean: bool) -> Flow[None]:
         """Ack what is finished, and end. Without `clean`, no error is raised."""
+        failure: errors.OnceMQError | None = None
         try:
+            if clean:
+                try:
+                    yield from self.context.transactions.finish(self._identify())
+                except errors.OnceMQError as error:
+                    failure = error
             yield from self._close(clean)
         finally:
             self.session.close_feed()
+        if failure is not None:
+            raise failure
 
     def _close(self, clean: bool) -> Flow[None]:
         session = self.session

@@ -15,7 +15,6 @@ from oncemq.client.consumer.reader import Start
 from oncemq.client.consumer.session import MessageFeed
 from oncemq.client.consumer.topic import TopicCursor
 from oncemq.client.context import ClientContext
-from oncemq.client.runtime.caller import THREAD
 from oncemq.protocol.message import Message
 from oncemq.protocol.replies import OpenReply
 
@@ -55,7 +54,7 @@ class Subscription:
         self.created = False
         cursor: Cursor = self._cursor_type(topic, subscriber, options.auto_ack)
         #: Internal: what transactions and inboxes use. It may change with any version.
-        self.consumer = Consumer(context, repr(self), cursor, options, THREAD, feed)
+        self.consumer = Consumer(context, repr(self), cursor, options, feed)
         self._driver: ThreadDriver = context.driver  # type: ignore[assignment]
 
     def __repr__(self) -> str:

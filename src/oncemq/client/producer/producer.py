@@ -32,7 +32,8 @@ from oncemq.client.runtime.rpc import wait_for_reply
 from oncemq.client.schemas.claims import OUTDATED, KnownSchema, checked, claim_of
 from oncemq.client.schemas.topic_schemas import STALE, TopicSchemas
 from oncemq.protocol import errors
-from oncemq.protocol.commands import Put
+from oncemq.protocol.commands import Operation, Put
+from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import PutReply, expect
 
 if TYPE_CHECKING:
@@ -155,6 +156,26 @@ class Producer(Generic[H]):
         pending = self.driver.core.submit(operation, payload, on_done=on_done)
         self._count(len(payload))
         self.driver.pump()
+        return pending
+
+    def send(self, operation: Operation, payloads: tuple[Frame, ...]) -> Flow[Pending]:
+        """Send an operation after all messages that were put before it, and do not wait for its reply. Waits only while
+        `buffer_bytes` are unanswered."""
+        self.driver.check_usable()
+        yield from self._wait_for_space()
+        yield from self.ready()
+        self.freeze_all()
+        size = sum(map(len, payloads))
+        on_done = _OnReply(self, size, "", keep_error=False)
+        pending = self.driver.core.submit(operation, payloads or None, on_done=on_done)
+        self._count(size)
+        # It receives the reply although no caller waits.
+        self._background.add(self)
+        try:
+            self.driver.pump()
+        except BaseException:
+            self.driver.give_up(pending, errors.ClientClosed("the caller gave up"))
+            raise
         return pending
 
     # Puts that do not wait.

@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from oncemq.client.core.commands.pending import Pending, again
+from oncemq.client.runtime.caller import Caller
 from oncemq.protocol import errors
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Driver(ABC):
 
     #: Replies are received although no caller waits.
     receives_alone: ClassVar[bool]
+    #: How its callers are told apart.
+    caller: ClassVar[Caller]
 
     def __init__(self, core: Core, transport: Transport) -> None:
         self.core = core

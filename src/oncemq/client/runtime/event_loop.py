@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.core.core import Core
+from oncemq.client.runtime.caller import Caller
 from oncemq.client.runtime.driver import Driver, now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until, Wait, WouldWait
 from oncemq.client.runtime.transport import SLICE_MS, WatchedTransport
@@ -25,6 +26,8 @@ from oncemq.protocol import errors
 log = logging.getLogger("oncemq.client")
 
 T = TypeVar("T")
+
+TASK = Caller("task", lambda: id(asyncio.current_task()))
 
 _NEVER = float("inf")
 #: Pause after an unexpected failure.
@@ -35,6 +38,7 @@ class EventLoopDriver(Driver):
     """Runs flows on an event loop."""
 
     receives_alone = True
+    caller = TASK
     transport: WatchedTransport
 
     def __init__(self, core: Core, transport: WatchedTransport, loop: asyncio.AbstractEventLoop) -> None:

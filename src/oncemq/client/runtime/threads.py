@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from oncemq.client.core.commands.pending import Pending
 from oncemq.client.core.core import Core
+from oncemq.client.runtime.caller import THREAD
 from oncemq.client.runtime.driver import Driver, now_ms
 from oncemq.client.runtime.flow import Flow, Outside, Until, Wait
 from oncemq.client.runtime.transport import Transport
@@ -34,6 +35,7 @@ class ThreadDriver(Driver):
     """Runs flows for threads, each under the lock. Flows call its other methods with the lock held."""
 
     receives_alone = False
+    caller = THREAD
 
     def __init__(self, core: Core, transport: Transport) -> None:
         super().__init__(core, transport)

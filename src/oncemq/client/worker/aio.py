@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from oncemq.client.consumer.aio import TASK
 from oncemq.client.context import ClientContext
 from oncemq.client.worker.dead_letters import reason_of
 from oncemq.client.worker.options import WorkerOptions
@@ -75,7 +74,7 @@ class SharedSubscription(BaseSharedSubscription[Task]):
     """
 
     def __init__(self, context: ClientContext, topic: str, subscriber: str, options: WorkerOptions) -> None:
-        super().__init__(SharedConsumer(context, topic, subscriber, options, Task, TASK))
+        super().__init__(SharedConsumer(context, topic, subscriber, options, Task))
         self._driver: EventLoopDriver = context.driver  # type: ignore[assignment]
 
     async def take(self, timeout_s: float | None = 0.0) -> Task | None:

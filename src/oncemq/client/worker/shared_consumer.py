@@ -17,7 +17,6 @@ from typing import Any, Generic
 
 from oncemq.client.context import ClientContext
 from oncemq.client.core.validation import check_name
-from oncemq.client.runtime.caller import Caller
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow, Until
 from oncemq.client.runtime.reentrancy import SingleUserGuard
@@ -51,12 +50,12 @@ class SharedConsumer(Generic[K]):
         subscriber: str,
         options: WorkerOptions,
         task_type: type[K],
-        caller: Caller,
     ) -> None:
         self.context = context
         #: Runs the flows of tasks: a ThreadDriver, or an EventLoopDriver, whose results are awaited.
         self.driver: Any = context.driver
         self.membership = membership = Membership(context, topic, subscriber)
+        caller = context.driver.caller
         self.guard = SingleUserGuard(repr(self), caller.kind, caller.identify)
         self._dead_letters = DeadLetterSender(membership)
         self._acks = AckSender(membership, self._dead_letters)

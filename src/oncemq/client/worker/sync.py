@@ -8,7 +8,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from oncemq.client.context import ClientContext
-from oncemq.client.runtime.caller import THREAD
 from oncemq.client.worker.dead_letters import reason_of
 from oncemq.client.worker.options import WorkerOptions
 from oncemq.client.worker.shared_consumer import BaseSharedSubscription, SharedConsumer
@@ -29,7 +28,7 @@ class SharedSubscription(BaseSharedSubscription[Task]):
     """
 
     def __init__(self, context: ClientContext, topic: str, subscriber: str, options: WorkerOptions) -> None:
-        super().__init__(SharedConsumer(context, topic, subscriber, options, Task, THREAD))
+        super().__init__(SharedConsumer(context, topic, subscriber, options, Task))
         self._driver: ThreadDriver = context.driver  # type: ignore[assignment]
 
     def take(self, timeout_s: float | None = 0.0) -> Task | None:

@@ -83,6 +83,9 @@ def _ack(context: DecisionContext, ack: commands.AckUpto) -> events.Acked | Refu
     if isinstance(found, Refusal):
         return _subscription_fenced(found)
     topic, subscription = found
+    if ack.since > subscription.acked:
+        text = f"an earlier transaction would have acked up to offset {ack.since}, and was not committed"
+        return Refusal("EARLIER_FAILED", f"{text}: the subscription is at {subscription.acked}")
     if ack.upto > topic.next_offset:
         return refuse_ack_beyond(topic, ack.upto)
     return events.Acked(topic.id, ack.subscriber, ack.upto) if ack.upto > subscription.acked else None

@@ -158,6 +158,8 @@ class AckUpto(msgspec.Struct, array_like=True, frozen=True, gc=False):
     subscriber: str
     epoch: int
     upto: int
+    #: Refuse this unless all messages below are acked: a transaction that was sent before acks them.
+    since: int = 0
 
 
 class Settle(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="settle"):

@@ -17,6 +17,7 @@
     │   ├── Fenced                   FENCED
     │   │   └── SubscriptionFenced   SUBSCRIPTION_FENCED
     │   ├── Sought                   SOUGHT
+    │   ├── EarlierFailed            EARLIER_FAILED
     │   ├── LeaseLost                LEASE_LOST
     │   ├── SubscriptionExists       SUBSCRIPTION_EXISTS
     │   ├── SubscriptionExpired      SUBSCRIPTION_EXPIRED

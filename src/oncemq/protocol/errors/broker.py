@@ -148,6 +148,14 @@ class Sought(Refused):
     )
 
 
+class EarlierFailed(Refused):
+    """A transaction that was sent before this one was not committed, and this one continues it."""
+
+    code = "EARLIER_FAILED"
+    http_status = 409
+    advice = "Begin again at the position of the subscription: get its messages once more."
+
+
 class LeaseLost(Refused):
     """The lease on this message has ended. Another worker has the message or has finished it."""
 

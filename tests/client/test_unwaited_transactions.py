@@ -1,0 +1,342 @@
+"""Transactions whose callers do not wait for the reply: `transaction(wait=False)`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import oncemq
+import oncemq.aio
+from oncemq.protocol import errors
+from oncemq.testing.broker_process import BrokerProcess
+from tests.client.event_loop import on_event_loop
+from tests.transports import EACH_TRANSPORT
+
+_MESSAGES = 40
+#: A transaction with a put to it is refused.
+_NO_TOPIC = "there is no such topic"
+
+
+@pytest.fixture
+def client(oncemq_broker: BrokerProcess) -> Iterator[oncemq.Client]:
+    client = oncemq_broker.connect(timeout_s=0.5, tries=40)
+    client.create_topic("target", retain_ms=10**9)
+    yield client
+    # A test may have left failures, which `close` raises.
+    with contextlib.suppress(errors.OnceMQError):
+        client.close()
+
+
+@pytest.fixture
+def source(client: oncemq.Client) -> oncemq.Subscription:
+    subscription = client.subscribe("source", "copier", auto_ack=False)
+    client.put_many("source", [str(number) for number in range(_MESSAGES)])
+    return subscription
+
+
+def copy(client: oncemq.Client, source: oncemq.Subscription, count: int, target: str = "target") -> list[str]:
+    """Copy some messages, and do not wait until that is done. Return their texts."""
+    with client.transaction(wait=False) as transaction:
+        messages = source.get_many(count, timeout_s=5)
+        transaction.put_many(target, [message.value for message in messages])
+        transaction.ack(source)
+    return [message.text for message in messages]
+
+
+def copied(client: oncemq.Client) -> list[str]:
+    return [message.text for message in client.read("target")]
+
+
+def acked(client: oncemq.Client) -> int:
+    [info] = client.subscriptions("source")
+    return info.acked
+
+
+def numbers(*counts: int) -> list[str]:
+    return list(map(str, range(*counts)))
+
+
+@EACH_TRANSPORT
+def test_several_transactions_are_on_their_way_at_a_time(
+    client: oncemq.Client, source: oncemq.Subscription, oncemq_broker: BrokerProcess
+) -> None:
+    assert copy(client, source, 5) == numbers(5)
+    client.flush()
+    oncemq_broker.pause()
+    for _ in range(5):
+        copy(client, source, 5)
+    oncemq_broker.resume()
+    client.flush()
+    assert copied(client) == numbers(30)
+    assert acked(client) == 30
+
+
+def test_receipts_are_there_when_the_outcome_is_known(client: oncemq.Client) -> None:
+    with client.transaction(wait=False) as transaction:
+        transaction.put("target", "one")
+    client.flush()
+    assert [(receipt.topic, receipt.offset) for receipt in transaction.receipts] == [("target", 0)]
+
+
+def test_what_follows_a_refused_transaction_is_refused_and_everything_is_delivered_again(
+    client: oncemq.Client, source: oncemq.Subscription, oncemq_broker: BrokerProcess
+) -> None:
+    copy(client, source, 5)
+    client.flush()
+    oncemq_broker.pause()
+    copy(client, source, 5)
+    copy(client, source, 5, _NO_TOPIC)
+    copy(client, source, 5)
+    copy(client, source, 5)
+    oncemq_broker.resume()
+    with pytest.raises(errors.TopicUnknown) as caught:
+        client.flush()
+    assert "2 of the transactions that were sent after it" in caught.value.__notes__[0]
+    assert copied(client) == numbers(10)
+    assert acked(client) == 10
+    assert copy(client, source, 3) == numbers(10, 13)
+    client.flush()
+    assert copied(client) == numbers(13)
+
+
+def _get(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    # What was fetched ahead is delivered first.
+    for _ in range(_MESSAGES):
+        source.get(timeout_s=5)
+
+
+def _ack(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    source.ack()
+
+
+def _seek(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    source.seek("earliest")
+
+
+def _close(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    source.close()
+
+
+def _close_client(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    client.close()
+
+
+def _transact(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    with client.transaction() as transaction:
+        transaction.put("target", "never")
+        source.get(timeout_s=5)
+        transaction.ack(source)
+
+
+def _transact_without_waiting(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    copy(client, source, 1)
+    client.flush()
+
+
+@pytest.mark.parametrize("call", [_get, _ack, _seek, _close, _close_client, _transact, _transact_without_waiting])
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_failure_is_raised_by_the_next_call_that_could_skip_its_messages(
+    client: oncemq.Client,
+    source: oncemq.Subscription,
+    oncemq_broker: BrokerProcess,
+    call: Callable[[oncemq.Client, oncemq.Subscription], None],
+    is_answered: bool,
+) -> None:
+    copy(client, source, 5)
+    client.flush()
+    if not is_answered:
+        oncemq_broker.pause()
+        timer = threading.Timer(0.2, oncemq_broker.resume)
+        timer.start()
+    copy(client, source, 5, _NO_TOPIC)
+    if is_answered:
+        while client._producer.in_flight_batches:
+            client.health()
+    with pytest.raises(errors.TopicUnknown):
+        call(client, source)
+    if not is_answered:
+        timer.join()
+    with oncemq_broker.connect() as other:
+        assert acked(other) == 5
+        assert copied(other) == numbers(5)
+        again = other.subscription("source", "copier", auto_ack=False)
+        assert again.get(timeout_s=5).text == "5"  # type: ignore[union-attr]
+
+
+def test_a_failed_block_does_not_deliver_again_what_is_on_its_way(
+    client: oncemq.Client, source: oncemq.Subscription, oncemq_broker: BrokerProcess
+) -> None:
+    assert source.get_many(1, timeout_s=5)
+    copy(client, source, 9)
+    oncemq_broker.pause()
+    copy(client, source, 5)
+    with pytest.raises(KeyError), client.transaction(wait=False) as transaction:
+        source.get_many(5)
+        transaction.ack(source)
+        raise KeyError
+    oncemq_broker.resume()
+    assert copy(client, source, 5) == numbers(15, 20)
+    client.flush()
+    assert copied(client) == numbers(1, 20)
+
+
+def test_a_waiting_transaction_continues_those_that_are_on_their_way(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
+    for _ in range(3):
+        copy(client, source, 5)
+    with client.transaction() as transaction:
+        transaction.put_many("target", [message.value for message in source.get_many(5, timeout_s=5)])
+        transaction.ack(source)
+    assert acked(client) == 20
+    assert copied(client) == numbers(20)
+
+
+def test_the_broker_is_killed_while_transactions_are_on_their_way(
+    client: oncemq.Client, source: oncemq.Subscription, oncemq_broker: BrokerProcess
+) -> None:
+    done: list[str] = []
+    for count in (3, 4, 5, 6):
+        done += copy(client, source, count)
+        if count == 4:
+            oncemq_broker.pause()
+    oncemq_broker.kill()
+    oncemq_broker.start()
+    client.flush()
+    assert done == numbers(18)
+    assert copied(client) == numbers(18)
+    assert acked(client) == 18
+
+
+def test_an_unknown_outcome_is_looked_up(oncemq_broker: BrokerProcess) -> None:
+    with oncemq_broker.connect(timeout_s=0.1, tries=2) as client:
+        client.create_topic("target", retain_ms=10**9)
+        source = client.subscribe("source", "copier", auto_ack=False)
+        client.put_many("source", numbers(_MESSAGES))
+        copy(client, source, 5)
+        client.flush()
+        oncemq_broker.pause()
+        copy(client, source, 5)
+        copy(client, source, 5)
+        with pytest.raises(errors.BrokerAway):
+            client.flush()
+        oncemq_broker.resume()
+        while acked(client) < _MESSAGES:
+            try:
+                copy(client, source, 7)
+                client.flush()
+            except errors.BrokerAway:
+                continue
+        assert copied(client) == numbers(_MESSAGES)
+
+
+def test_a_failure_is_told_to_the_thread_whose_it_is(client: oncemq.Client, source: oncemq.Subscription) -> None:
+    other = client.subscribe("other source", "copier", auto_ack=False)
+    client.put("other source", "theirs")
+
+    def fail() -> None:
+        with client.transaction(wait=False) as transaction:
+            assert other.get(timeout_s=5) is not None
+            transaction.put(_NO_TOPIC, "never")
+            transaction.ack(other)
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    # It does not concern this thread's subscription. `flush` raises it, once.
+    assert copy(client, source, 5) == numbers(5)
+    with pytest.raises(errors.TopicUnknown):
+        client.flush()
+    client.flush()
+    assert copied(client) == numbers(5)
+    # Whoever uses the subscription next is told, and gets the message again.
+    with pytest.raises(errors.TopicUnknown), client.transaction() as transaction:
+        other.get(timeout_s=0)
+        transaction.put("target", "never")
+    assert other.get(timeout_s=5).text == "theirs"  # type: ignore[union-attr]
+
+
+def test_a_seek_after_transactions_on_their_way_is_not_undone_by_their_replies(
+    client: oncemq.Client, source: oncemq.Subscription, oncemq_broker: BrokerProcess
+) -> None:
+    client.create_topic("source", retain_ms=10**9, alter=True)
+    copy(client, source, 5)
+    copy(client, source, 5)
+    source.seek("earliest")
+    assert copy(client, source, 5) == numbers(5)
+    client.flush()
+    assert acked(client) == 5
+
+
+def test_workers_ack_tasks_without_waiting(client: oncemq.Client) -> None:
+    workers = client.subscribe_shared("tasks", "workers")
+    client.put_many("tasks", numbers(20))
+    for _ in range(20):
+        task = workers.take(timeout_s=5)
+        assert task is not None
+        with client.transaction(wait=False) as transaction:
+            transaction.put("target", task.value)
+            transaction.ack(task)
+    client.flush()
+    assert copied(client) == numbers(20)
+    workers.close()
+    assert client.subscriptions("tasks")[0].lag == 0
+
+
+def test_at_most_a_hundred_transactions_are_on_their_way(
+    client: oncemq.Client, oncemq_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncemq.client.unanswered._UNANSWERED_MAX", 3)
+    oncemq_broker.pause()
+    sent: list[int] = []
+
+    def put() -> None:
+        for number in range(10):
+            with client.transaction(wait=False) as transaction:
+                transaction.put("target", str(number))
+            sent.append(number)
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    thread.join(0.3)
+    assert len(sent) <= 3
+    oncemq_broker.resume()
+    thread.join()
+    client.flush()
+    assert copied(client) == numbers(10)
+
+
+def test_an_outbox_has_no_transactions_without_a_wait(tmp_path: Path) -> None:
+    with oncemq.connect("memory:", outbox=tmp_path / "outbox") as client, pytest.raises(ValueError, match="outbox"):
+        client.transaction(wait=False)
+
+
+@on_event_loop
+async def test_asyncio_transactions_do_not_wait_either(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url) as client:
+        await client.create_topic("target", retain_ms=10**9)
+        source = await client.subscribe("source", "copier", auto_ack=False)
+        await client.put_many("source", numbers(_MESSAGES))
+
+        async def copy_some(target: str) -> list[str]:
+            async with client.transaction(wait=False) as transaction:
+                messages = await source.get_many(5, timeout_s=5)
+                transaction.put_many(target, [message.value for message in messages])
+                transaction.ack(source)
+            return [message.text for message in messages]
+
+        assert await copy_some("target") == numbers(5)
+        await client.flush()
+        oncemq_broker.pause()
+        for target in ("target", _NO_TOPIC, "target"):
+            await copy_some(target)
+        oncemq_broker.resume()
+        with pytest.raises(errors.TopicUnknown):
+            await client.flush()
+        assert await copy_some("target") == numbers(10, 15)
+        await client.flush()
+        assert [message.text async for message in client.read("target")] == numbers(15)
