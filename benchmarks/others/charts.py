@@ -73,10 +73,10 @@ def single_put(run: Run, theme: Theme) -> str:
 
     bounds = []
     for transport in dict.fromkeys(bound.transport for bound in run.bounds):
-        totals_ms = {bound.placement: bound.total_ms for bound in run.bounds if bound.transport == transport}
-        found = [totals_ms.get(placement) for placement in placements]
-        drawn = [None if total_ms is None else Bar([total_ms], _ms([total_ms])) for total_ms in found]
-        bounds.append(BarRow(f"sync + echo, {transport}", "two Python processes", _BOUND, drawn))
+        bounds_ms = {bound.placement: bound.stored_echo_ms for bound in run.bounds if bound.transport == transport}
+        found = [bounds_ms.get(placement) for placement in placements]
+        drawn = [None if bound_ms is None else Bar([bound_ms], _ms([bound_ms])) for bound_ms in found]
+        bounds.append(BarRow(f"echo with sync, {transport}", "two Python processes", _BOUND, drawn))
     groups = [*_groups(run, placements[0], bars), BarGroup("Lower bound, without a broker", bounds)]
     panels = [PLACEMENTS[placement] for placement in placements]
     subtitle = f"Median in milliseconds: one client, {run.message_bytes} bytes, each put acknowledged before the next."

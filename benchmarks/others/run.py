@@ -78,7 +78,7 @@ def measure(plan: Plan, folder: Path, progress: Callable[[str], None]) -> Run:
         servers = _start_all(plan.candidates, work, stack)
         disk = RawDisk(work)
         stack.callback(disk.close)
-        rounds = _Rounds(plan, servers, clients, disk)
+        rounds = _Rounds(plan, servers, clients, disk, work / "stored-echo")
         for candidate in plan.candidates:
             progress(f"warming up: {candidate.label}")
             rounds.warm_up(candidate)
@@ -112,14 +112,19 @@ _Key = tuple[Candidate, str, str, int]
 class _Rounds:
     """The figures so far: of each candidate, placement, case and number of clients, those of each round."""
 
-    def __init__(self, plan: Plan, servers: dict[tuple[str, bool], Server], clients: Clients, disk: RawDisk) -> None:
+    def __init__(
+        self, plan: Plan, servers: dict[tuple[str, bool], Server], clients: Clients, disk: RawDisk, store: Path
+    ) -> None:
+        """`store` is a file for an echo that stores."""
         self._plan = plan
         self._servers = servers
         self._clients = clients
         self._disk = disk
+        self._store = store
         self._figures: dict[_Key, list[Figures]] = {}
         self._syncs_ms: dict[str, list[float]] = {}
         self._echoes_ms: dict[tuple[str, Transport], list[float]] = {}
+        self._stored_echoes_ms: dict[tuple[str, Transport], list[float]] = {}
 
     def measure_bounds(self, placement: str) -> None:
         seconds = self._plan.seconds * _BOUND_SHARE
@@ -128,12 +133,10 @@ class _Rounds:
             times_s = self._disk.times(1, seconds)
             self._syncs_ms.setdefault(placement, []).append(quantile(times_s, 0.5) * 1000)
             for transport in _BOUND_TRANSPORTS:
-                wire = open_wire("echo", transport, server_cpus)
-                try:
-                    times_s = wire.echo_times(seconds)
-                finally:
-                    wire.close()
-                self._echoes_ms.setdefault((placement, transport), []).append(quantile(times_s, 0.5) * 1000)
+                key = (placement, transport)
+                self._echoes_ms.setdefault(key, []).append(_echo_ms(transport, server_cpus, seconds))
+                stored_ms = _echo_ms(transport, server_cpus, seconds, self._store)
+                self._stored_echoes_ms.setdefault(key, []).append(stored_ms)
 
     def warm_up(self, candidate: Candidate) -> None:
         """Fill and empty queues, without recording it. A server that has stored nothing yet is faster than one that
@@ -198,7 +201,14 @@ class _Rounds:
         order = {case: number for number, case in enumerate(CASES)}
         rows.sort(key=lambda row: (list(PLACEMENTS).index(row.placement), order[row.case], row.clients))
         bounds = [
-            Bound(placement, transport.value, transport.is_unix, median(self._syncs_ms[placement]), median(echoes_ms))
+            Bound(
+                placement,
+                transport.value,
+                transport.is_unix,
+                median(self._syncs_ms[placement]),
+                median(echoes_ms),
+                median(self._stored_echoes_ms[placement, transport]),
+            )
             for (placement, transport), echoes_ms in self._echoes_ms.items()
         ]
         plan = self._plan
@@ -220,6 +230,14 @@ class _Rounds:
             figures=median_figures(rounds),
             round_rates=[round(figures.rate, 1) for figures in rounds],
         )
+
+
+def _echo_ms(transport: Transport, server_cpus: Collection[int], seconds: float, store: Path | None = None) -> float:
+    wire = open_wire("echo", transport, server_cpus, store)
+    try:
+        return quantile(wire.echo_times(seconds), 0.5) * 1000
+    finally:
+        wire.close()
 
 
 def _figures(result: Result, server_s: float) -> Figures:

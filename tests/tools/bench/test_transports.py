@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from oncemq.protocol.errors import SettingInvalid
@@ -15,6 +17,18 @@ def test_a_small_message_comes_back_from_an_echo(transport: Transport) -> None:
         wire.close()
     assert times_s
     assert min(times_s) > 0
+
+
+@pytest.mark.parametrize("transport", Transport)
+def test_an_echo_can_write_before_it_answers(transport: Transport, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    wire = open_wire("echo", transport, store=store)
+    try:
+        count = len(wire.echo_times(0.02))
+    finally:
+        wire.close()
+    # The first message is the end of nothing.
+    assert store.read_bytes().rstrip(b"\0") == b"b" * 4096 * (count + 1)
 
 
 @pytest.mark.parametrize("transport", Transport)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -22,6 +23,8 @@ from oncemq.tools.bench.processes import allow_descriptors, pin
 _SIZE = struct.Struct("<I")
 _END_BYTES = 3
 _BUFFER_BYTES = 16 * 1024 * 1024
+_STORE_BYTES = 16 * 1024 * 1024
+_BLOCK = b"b" * 4096
 
 
 class Peer:
@@ -71,7 +74,27 @@ def _print(text: str) -> None:
 # Echo and sink.
 
 
-def _zeromq_peer(kind: str, where: str) -> None:
+class _Store:
+    """A file that is filled with zeros first, as a segment is. Each call writes and syncs its next block."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.pwrite(self._descriptor, bytes(_STORE_BYTES), 0)
+        os.fsync(self._descriptor)
+        self._at = 0
+
+    def __call__(self) -> None:
+        os.pwrite(self._descriptor, _BLOCK, self._at)
+        os.fdatasync(self._descriptor)
+        self._at = (self._at + len(_BLOCK)) % _STORE_BYTES
+
+
+def _nothing() -> None:
+    pass
+
+
+def _zeromq_peer(kind: str, where: str, path: str = "") -> None:
+    store = _Store(path) if path else _nothing
     with zmq.Context() as context, context.socket(zmq.ROUTER) as server:
         if where.startswith("/"):
             address = f"ipc://{where}"
@@ -81,11 +104,13 @@ def _zeromq_peer(kind: str, where: str) -> None:
         _print(address)
         while True:
             frames = server.recv_multipart()
+            store()
             if kind == "echo" or len(frames) == 2:
                 server.send_multipart(frames)
 
 
-def _stream_peer(kind: str, where: str) -> None:
+def _stream_peer(kind: str, where: str, path: str = "") -> None:
+    store = _Store(path) if path else _nothing
     if where.startswith("/"):
         server = socket.socket(socket.AF_UNIX)
         server.bind(where)
@@ -97,15 +122,20 @@ def _stream_peer(kind: str, where: str) -> None:
     connection, _ = server.accept()
     if not where.startswith("/"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    serve = _echo if kind == "echo" else _sink
-    serve(connection, memoryview(bytearray(_BUFFER_BYTES)))
+    buffer = memoryview(bytearray(_BUFFER_BYTES))
+    if kind == "echo":
+        _echo(connection, buffer, store)
+    else:
+        _sink(connection, buffer)
 
 
-def _echo(connection: socket.socket, buffer: memoryview) -> None:
-    """Send each message back. The client waits for it, so a receive call never gets parts of two."""
+def _echo(connection: socket.socket, buffer: memoryview, store: Callable[[], None]) -> None:
+    """Store something, and send each message back. The client waits for it, so a receive call never gets parts of
+    two."""
     while got := connection.recv_into(buffer):
         while got < _SIZE.size or got < _SIZE.size + _SIZE.unpack_from(buffer)[0]:
             got += connection.recv_into(buffer[got:])
+        store()
         connection.sendall(buffer[:got])
 
 

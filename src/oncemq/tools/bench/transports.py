@@ -79,19 +79,23 @@ class Wire(Protocol):
     def close(self) -> None: ...
 
 
-def open_wire(kind: str, transport: Transport, cpus: Collection[int] = ()) -> Wire:
-    """Start a peer, on these CPUs if any are given, and connect to it."""
-    return ZeroMQWire(kind, transport, cpus) if transport.is_zeromq else StreamWire(kind, transport, cpus)
+def open_wire(kind: str, transport: Transport, cpus: Collection[int] = (), store: Path | None = None) -> Wire:
+    """Start a peer, on these CPUs if any are given, and connect to it. With `store`, an echo writes to this file and
+    syncs it before it answers."""
+    open_kind = ZeroMQWire if transport.is_zeromq else StreamWire
+    return open_kind(kind, transport, cpus, store)
 
 
 class _PeerAddress:
     """A new peer process at an address of its own. Unix sockets lie in the system's temporary folder, because their
     paths have at most 107 bytes."""
 
-    def __init__(self, program: str, kind: str, transport: Transport, cpus: Collection[int]) -> None:
+    def __init__(
+        self, program: str, kind: str, transport: Transport, cpus: Collection[int], store: Path | None
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="oncemq-wire-") if transport.is_unix else None
         where = str(Path(self._folder.name) / "socket") if self._folder else "127.0.0.1"
-        self._peer = Peer(program, kind, where, cpus=cpus)
+        self._peer = Peer(program, kind, where, *([str(store)] if store else []), cpus=cpus)
         self.address = self._peer.address
 
     def close(self) -> None:
@@ -103,8 +107,8 @@ class _PeerAddress:
 class StreamWire:
     """A blocking stream socket that is connected to one in another process."""
 
-    def __init__(self, kind: str, transport: Transport, cpus: Collection[int] = ()) -> None:
-        self._peer = _PeerAddress("stream-peer", kind, transport, cpus)
+    def __init__(self, kind: str, transport: Transport, cpus: Collection[int] = (), store: Path | None = None) -> None:
+        self._peer = _PeerAddress("stream-peer", kind, transport, cpus, store)
         if transport.is_unix:
             self._socket = socket.socket(socket.AF_UNIX)
             self._socket.connect(self._peer.address)
@@ -161,8 +165,8 @@ def _message(*frames: bytes) -> list[bytes]:
 class ZeroMQWire:
     """A DEALER socket that is connected to a ROUTER socket in another process."""
 
-    def __init__(self, kind: str, transport: Transport, cpus: Collection[int] = ()) -> None:
-        self._peer = _PeerAddress("zeromq-peer", kind, transport, cpus)
+    def __init__(self, kind: str, transport: Transport, cpus: Collection[int] = (), store: Path | None = None) -> None:
+        self._peer = _PeerAddress("zeromq-peer", kind, transport, cpus, store)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
