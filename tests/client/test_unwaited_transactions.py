@@ -273,18 +273,43 @@ def test_a_seek_after_transactions_on_their_way_is_not_undone_by_their_replies(
 
 
 def test_workers_ack_tasks_without_waiting(client: oncemq.Client) -> None:
-    workers = client.subscribe_shared("tasks", "workers")
-    client.put_many("tasks", numbers(20))
-    for _ in range(20):
+    workers = client.subscribe_shared("tasks", "workers", unsettled_max=3)
+    client.put_many("tasks", numbers(200))
+    for number in range(200):
+        # Those that are on their way are not settled yet: it waits for them.
         task = workers.take(timeout_s=5)
         assert task is not None
+        assert task.text == str(number)
         with client.transaction(wait=False) as transaction:
             transaction.put("target", task.value)
             transaction.ack(task)
-    client.flush()
-    assert copied(client) == numbers(20)
+    # This waits for their outcomes, before it returns what is not settled.
     workers.close()
+    assert copied(client) == numbers(200)
     assert client.subscriptions("tasks")[0].lag == 0
+
+
+def test_a_worker_is_told_of_a_failure_when_it_is_closed(client: oncemq.Client) -> None:
+    workers = client.subscribe_shared("tasks", "workers")
+    client.put("tasks", "one")
+    task = workers.take(timeout_s=5)
+    assert task is not None
+    with client.transaction(wait=False) as transaction:
+        transaction.put(_NO_TOPIC, task.value)
+        transaction.ack(task)
+    with pytest.raises(errors.TopicUnknown):
+        workers.close()
+    assert client.subscriptions("tasks")[0].lag == 1
+
+
+def test_a_get_without_a_timeout_finds_what_is_there(
+    client: oncemq.Client, source: oncemq.Subscription, oncemq_broker: BrokerProcess
+) -> None:
+    assert copy(client, source, _MESSAGES) == numbers(_MESSAGES)
+    with oncemq_broker.connect() as other:
+        other.put("source", "one more")
+    # Whether the transaction is answered or not: the message is at the broker.
+    assert [message.text for message in source.get_many(10, timeout_s=0)] == ["one more"]
 
 
 def test_at_most_a_hundred_transactions_are_on_their_way(

@@ -85,18 +85,16 @@ class UnansweredTransactions:
         if any(failed.transaction.concerns(caller) for failed in self._failed):
             yield from self.finish(caller)
 
-    def finish(self, caller: int, until_ms: float | None = None) -> Flow[bool]:
-        """Wait for the outcome of all transactions that concern a thread or task. Return False if the time was over
-        first.
+    def finish(self, caller: int) -> Flow[None]:
+        """Wait for the outcome of all transactions that concern a thread or task.
 
         Raises the first failure. Then its subscriptions deliver again what was not acked."""
         for sent in [each for each in self._sent if each.transaction.concerns(caller)]:
-            if not (yield Until(sent.pending, until_ms)):
-                return False
+            yield sent.pending
         self._note_outcomes()
         failed = [each for each in self._failed if each.transaction.concerns(caller)]
         if not failed:
-            return True
+            return
         self._failed = [each for each in self._failed if each not in failed]
         for pending, transaction in failed:
             assert pending.error is not None
@@ -105,9 +103,17 @@ class UnansweredTransactions:
             transaction.go_back()
         raise _first_error(failed)
 
+    def failure(self, caller: int) -> Flow[errors.OnceMQError | None]:
+        """As `finish`, but return the failure."""
+        try:
+            yield from self.finish(caller)
+        except errors.OnceMQError as error:
+            return error
+        return None
+
     def finish_all(self, caller: int, until_ms: float | None = None) -> Flow[bool]:
-        """As `finish`, for all transactions. A failure that does not concern the caller is raised once, and once more
-        to those whom it concerns."""
+        """As `finish`, for all transactions. Return False if the time was over first. A failure that does not concern
+        the caller is raised once, and once more to those whom it concerns."""
         for sent in list(self._sent):
             if not (yield Until(sent.pending, until_ms)):
                 return False

@@ -247,8 +247,7 @@ class Consumer:
         if transactions:
             # If one of them has failed, its messages come first. The caller must not wait for others meanwhile.
             self.session.prefetch()
-            if not (yield from transactions.finish(self.reader, until_ms)):
-                return False
+            yield from transactions.finish(self.reader)
         return (yield from self.session.fetch(until_ms))
 
     def _decode(self) -> Flow[list[Message]]:
@@ -405,13 +404,8 @@ class Consumer:
 
     def close(self, clean: bool) -> Flow[None]:
         """Ack what is finished, and end. Without `clean`, no error is raised."""
-        failure: errors.OnceMQError | None = None
+        failure = (yield from self.context.transactions.failure(self._identify())) if clean else None
         try:
-            if clean:
-                try:
-                    yield from self.context.transactions.finish(self._identify())
-                except errors.OnceMQError as error:
-                    failure = error
             yield from self._close(clean)
         finally:
             self.session.close_feed()
