@@ -11,6 +11,8 @@ import pytest
 
 import oncemq
 import oncemq.aio
+from oncemq.client.consumer.session import ConsumerSession
+from oncemq.client.core.commands.pending import Pending
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
 from tests.client.event_loop import on_event_loop
@@ -300,6 +302,25 @@ def test_a_worker_is_told_of_a_failure_when_it_is_closed(client: oncemq.Client) 
     with pytest.raises(errors.TopicUnknown):
         workers.close()
     assert client.subscriptions("tasks")[0].lag == 1
+
+
+def test_a_get_does_not_wait_at_the_broker_for_more_than_it_has(
+    client: oncemq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_get = ConsumerSession.send_get
+
+    def checked(session: ConsumerSession, wait_ms: int, *, with_acks: bool = True) -> Pending:
+        assert not (wait_ms and session.cursor.is_buffered), "it would wait although there are messages"
+        return send_get(session, wait_ms, with_acks=with_acks)
+
+    monkeypatch.setattr(ConsumerSession, "send_get", checked)
+    source = client.subscribe("source", "copier", auto_ack=False, prefetch_bytes=200_000)
+    for _ in range(30):
+        client.put_many("source", [b"m" * 1000] * 1000)
+        left = 1000
+        while left:
+            left -= len(copy(client, source, 100))
+        client.flush()
 
 
 def test_a_get_without_a_timeout_finds_what_is_there(

@@ -245,8 +245,11 @@ class Consumer:
         """Wait until there is something to decode. False: nothing came in time."""
         transactions = self.context.transactions
         if transactions:
+            if self.session.opened is not None:
+                self.session.prefetch()
+            if self.cursor.is_buffered:
+                return True
             # If one of them has failed, its messages come first. The caller must not wait for others meanwhile.
-            self.session.prefetch()
             yield from transactions.finish(self.reader)
         return (yield from self.session.fetch(until_ms))
 
