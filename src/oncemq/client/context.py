@@ -49,8 +49,12 @@ class Buffers(Protocol):
     def freeze_all(self) -> None:
         """Number the messages in all buffers."""
 
-    def send(self, operation: Operation, payloads: tuple[Frame, ...]) -> Flow[Pending]:
-        """Send an operation after all messages that were put before it, and do not wait for its reply."""
+    def wait_to_send(self) -> Flow[None]:
+        """Wait until an operation can be sent that nobody waits for."""
+
+    def send(self, operation: Operation, payloads: tuple[Frame, ...], topics: tuple[str, ...]) -> Pending:
+        """Number an operation after all messages that were put before it. Nobody waits for its reply. `topics` are
+        those that it puts to."""
 
     def discard(self) -> None:
         """Forget the messages in all buffers."""
@@ -114,9 +118,14 @@ class ClientContext:
         pending = self.driver.core.submit(operation, payload, give_up_ms=give_up_ms)
         return (yield from wait_for_reply(self.driver, pending))
 
-    def send(self, operation: Operation, payloads: tuple[Frame, ...]) -> Flow[Pending]:
-        """Send a numbered operation after all messages that were put before it, and do not wait for its reply."""
-        return self._buffers.send(operation, payloads)
+    def wait_to_send(self) -> Flow[None]:
+        """Wait until `send` can be called."""
+        return self._buffers.wait_to_send()
+
+    def send(self, operation: Operation, payloads: tuple[Frame, ...], topics: tuple[str, ...]) -> Pending:
+        """Number an operation after all messages that were put before it. The next pump sends it, and nobody waits for
+        its reply. `topics` are those that it puts to."""
+        return self._buffers.send(operation, payloads, topics)
 
     def call(
         self, operation: Operation, kind: type[T], payload: Payloads = None, *, give_up_ms: float = 0.0

@@ -31,7 +31,7 @@ from oncemq.client.producer.encoding import (
 )
 from oncemq.client.producer.receipt import Receipt, receipt_of
 from oncemq.client.schemas.claims import all_raw_or_objects, raw_or_object
-from oncemq.client.schemas.topic_schemas import STALE
+from oncemq.client.unanswered import SentTransaction
 from oncemq.client.worker.task import BaseTask, mark_committed
 from oncemq.protocol import errors
 from oncemq.protocol.commands import AckUpto, Put, Settle, Transact
@@ -96,8 +96,6 @@ class BaseTransaction:
         self._epochs: dict[Consumer, int] = {}
         #: The thread or task that entered the block; 0: none did.
         self._owner = 0
-        #: The thread or task that has sent it.
-        self._sender = 0
         self._tasks: list[BaseTask] = []
         self._has_ended = False
         #: As they were sent.
@@ -202,52 +200,81 @@ class BaseTransaction:
     def _commit(self) -> Flow[None]:
         self._check_open()
         self._has_ended = True
-        self._sender = self._context.driver.caller.identify()
         try:
             # If an earlier one has failed, this one must not ack beyond its messages.
-            yield from self._context.transactions.check(self._sender)
+            for consumer in list(self._acks):
+                yield from consumer.check_transactions()
         except BaseException:
             self._go_back()
             raise
         if not (self._runs or self._acks or self._tasks):
             return
+        if not self._waits and self._can_go_on():
+            yield from self._send()
+            return
         try:
             topics = {run.topic for run in self._runs}
-            reply = yield from self._context.schemas.retrying(topics, self._send)
+            reply = yield from self._context.schemas.retrying(topics, self._transact)
         except BaseException as error:
-            self._failed(error)
-            self._go_back()
+            self._fail(error)
             if isinstance(error, errors.EarlierFailed):
                 # The reason is what has become of the earlier one.
-                yield from self._context.transactions.check(self._sender)
+                for consumer in list(self._acks):
+                    yield from consumer.check_transactions()
             raise
-        if reply is not None:
-            self._committed(reply)
+        self._committed(reply)
 
-    def _send(self) -> Flow[Reply | None]:
-        """Send it. Return the reply, if this transaction waits for it."""
+    def _can_go_on(self) -> bool:
+        """Whether the outcome need not be known now. If this transaction fails, only what it acks is held back: so it
+        must ack, at least in part, all subscriptions whose messages may have gone into it. Tasks have leases."""
+        if self._tasks:
+            return False
+        sender = self._owner or self._context.driver.caller.identify()
+        return not any(each.is_ahead for each in self._read_by(sender) if each not in self._acks)
+
+    def _send(self) -> Flow[None]:
+        """Send it, and do not wait for the reply."""
         context = self._context
-        self._puts, payloads = self._make_puts()
-        operation = Transact(self._make_acks(), self._make_settles(), self._puts)
-        if self._waits:
-            return (yield from context.call_any(operation, payloads or None))
-        yield from context.transactions.wait_for_space()
-        pending = yield from context.send(operation, payloads)
+        topics = {run.topic for run in self._runs}
+        try:
+            yield from context.transactions.wait_for_space()
+            for topic in topics:
+                yield from context.schemas.ready(topic)
+            yield from context.schemas.retrying(topics, self._submit)
+        except BaseException as error:
+            # After an interrupt it may have been sent: then the broker knows the position.
+            self._fail(error)
+            raise
         self._runs.clear()
-        # Until its outcome is known, a failure elsewhere does not deliver its messages again.
-        for consumer, acks in self._acks.items():
-            consumer.claim(self, acks)
-        context.transactions.add(pending, _SentTransaction(self))
-        return None
+
+    def _submit(self) -> Flow[None]:
+        context = self._context
+        yield from context.wait_to_send()
+        operation, payloads = self._make_operation()
+        pending = context.send(operation, payloads, tuple(put.topic for put in self._puts))
+        sent = SentTransaction(pending, self._acks, self._epochs, self._note_receipts)
+        context.transactions.add(sent)
+        for consumer in self._acks:
+            # From now on this says what it claims.
+            consumer.sent.append(sent)
+            consumer.end_claim(self)
+        context.driver.pump()
+
+    def _transact(self) -> Flow[Reply]:
+        operation, payloads = self._make_operation()
+        return (yield from self._context.call_any(operation, payloads or None))
+
+    def _make_operation(self) -> tuple[Transact, tuple[Frame, ...]]:
+        self._puts, payloads = self._make_puts()
+        return Transact(self._make_acks(), self._make_settles(), self._puts), payloads
 
     def _make_puts(self) -> tuple[tuple[Put, ...], tuple[Frame, ...]]:
         made = [run.make(self._context.schemas) for run in self._runs]
         return tuple(put for put, _ in made), tuple(payload for _, payload in made)
 
     def _make_acks(self) -> tuple[AckUpto, ...]:
-        position = self._context.transactions.position
         return tuple(
-            AckUpto(topic_id, consumer.cursor.key, self._epochs[consumer], upto, position(consumer, topic_id))
+            AckUpto(topic_id, consumer.cursor.key, self._epochs[consumer], upto, consumer.position_sent(topic_id))
             for consumer, acks in self._acks.items()
             for topic_id, upto in acks.items()
         )
@@ -262,35 +289,33 @@ class BaseTransaction:
     # The outcome.
 
     def _committed(self, reply: Reply) -> None:
-        stored = expect(reply, TransactReply).puts
+        self._note_receipts(reply)
         for consumer, acks in self._acks.items():
             consumer.end_claim(self)
-            # If it was opened again since, it knows its position.
-            if consumer.epoch == self._epochs[consumer]:
-                for topic_id, upto in acks.items():
-                    consumer.transaction_committed(topic_id, upto)
+            consumer.transaction_committed(self._epochs[consumer], acks)
         for task in self._tasks:
             mark_committed(task)
-        self.receipts = [receipt_of(put.topic, found) for put, found in zip(self._puts, stored, strict=True)]
 
-    def _failed(self, error: BaseException) -> None:
-        """It did not happen, or nobody knows."""
+    def _fail(self, error: BaseException) -> None:
         for consumer in self._acks:
             consumer.transaction_failed(error)
-        if isinstance(error, STALE):
-            for put in self._puts:
-                self._context.schemas.start(put.topic)
+        self._go_back()
+
+    def _note_receipts(self, reply: Reply) -> None:
+        stored = expect(reply, TransactReply).puts
+        self.receipts = [receipt_of(put.topic, found) for put, found in zip(self._puts, stored, strict=True)]
 
     def _go_back(self) -> None:
         """Deliver again what was not acked, also what was delivered before the block."""
         for consumer in self._acks:
             consumer.end_claim(self)
-        concerned = set(self._acks)
-        for each in self._context.open_subscriptions:
-            if isinstance(each, Consumer) and not each.auto_ack and each.reader == self._owner:
-                concerned.add(each)
-        for consumer in concerned:
+        for consumer in {*self._acks, *self._read_by(self._owner)}:
             consumer.go_back()
+
+    def _read_by(self, caller: int) -> list[Consumer]:
+        """Return the subscriptions that a thread or task uses, and that are acked explicitly."""
+        subscriptions = [each for each in self._context.open_subscriptions if isinstance(each, Consumer)]
+        return [each for each in subscriptions if not each.auto_ack and each.reader == caller]
 
     def _end(self, error: BaseException | None) -> Flow[None]:
         if error is not None:
@@ -298,23 +323,6 @@ class BaseTransaction:
             self._go_back()
         elif not self._has_ended:
             yield from self._commit()
-
-
-class _SentTransaction:
-    """A transaction as the list of those that are unanswered sees it (unanswered.py)."""
-
-    def __init__(self, transaction: BaseTransaction) -> None:
-        self._acks = transaction._acks
-        self._sender = transaction._sender
-        self.committed = transaction._committed
-        self.failed = transaction._failed
-        self.go_back = transaction._go_back
-
-    def concerns(self, caller: int) -> bool:
-        return caller == self._sender or any(consumer.reader == caller for consumer in self._acks)
-
-    def position(self, subscription: Consumer, topic_id: int) -> int:
-        return self._acks.get(subscription, {}).get(topic_id, 0)
 
 
 def _merged(ranges: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:

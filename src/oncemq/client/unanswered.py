@@ -3,13 +3,15 @@
 Each ack of a transaction names the position that the unanswered ones before it lead to. So if one of them is not
 committed, the broker refuses those that continue it, and no message is acked whose results were not stored.
 
-A failure is handled by the next call of the thread or task that it concerns, and not when the reply arrives: a
-subscription delivers what it has fetched without the lock, and only its user may move it.
+An outcome belongs to the subscriptions that the transaction acks: each of them notes it when it is used the next time,
+and not when the reply arrives. A subscription delivers what it has fetched without the lock, so only its user may move
+it. The list here is for those that wait for everything: `flush` and `close` of the client.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.runtime.flow import Flow, Until
@@ -21,124 +23,94 @@ if TYPE_CHECKING:
 
 #: At most this many transactions are unanswered. `buffer_bytes` limits their size.
 _UNANSWERED_MAX = 100
-#: At most this many failures wait for the threads and tasks that they concern.
-_FAILURES_MAX = 1000
+#: At most this many failures of transactions without acks are kept for the next flush.
+_FAILURES_MAX = 100
 
 
-class SentTransaction(Protocol):
-    """A transaction that was sent."""
+class SentTransaction:
+    """A transaction that was sent. Subscriptions compare it by identity."""
 
-    def concerns(self, caller: int) -> bool:
-        """Return whether a thread or task has sent it, or uses one of its subscriptions."""
+    def __init__(
+        self,
+        pending: Pending,
+        acks: Mapping[Consumer, Mapping[int, int]],
+        epochs: Mapping[Consumer, int],
+        on_commit: Callable[[Reply], None],
+    ) -> None:
+        """`acks`: by subscription, topic id → all offsets below, under these epochs."""
+        self.pending = pending
+        self.acks = acks
+        self.epochs = epochs
+        #: The subscriptions that have not noted its outcome.
+        self.untold: set[Consumer] = set(acks)
+        #: Its failure was raised to somebody.
+        self.is_raised = False
+        self._on_commit = on_commit
 
-    def position(self, subscription: Consumer, topic_id: int) -> int:
-        """Return the offset up to which it acks; 0: it does not ack this topic of the subscription."""
+    @property
+    def is_answered(self) -> bool:
+        return self.pending.done
 
-    def committed(self, reply: Reply) -> None:
+    @property
+    def error(self) -> errors.OnceMQError | None:
+        return self.pending.error
+
+    def note_commit(self) -> None:
         """It happened."""
+        self._on_commit(self.pending.result())
 
-    def failed(self, error: errors.OnceMQError) -> None:
-        """It did not happen, or nobody knows."""
-
-    def go_back(self) -> None:
-        """Deliver again what was not acked."""
-
-
-class _Sent(NamedTuple):
-    pending: Pending
-    transaction: SentTransaction
+    def raised(self) -> errors.OnceMQError:
+        """Return its failure, to raise it."""
+        assert self.error is not None
+        self.is_raised = True
+        return again(self.error)
 
 
 class UnansweredTransactions:
-    """The unanswered transactions of one client, in the order in which they were sent."""
+    """Those of one client, in the order in which they were sent, until their outcomes are known to all concerned."""
 
     def __init__(self) -> None:
-        self._sent: list[_Sent] = []
-        #: Those that have failed, and whose users were not told.
-        self._failed: list[_Sent] = []
-        #: The last failure that `finish_all` has raised to somebody whom it does not concern.
-        self._told: Pending | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._sent or self._failed)
-
-    def add(self, pending: Pending, transaction: SentTransaction) -> None:
-        self._sent.append(_Sent(pending, transaction))
-
-    def position(self, subscription: Consumer, topic_id: int) -> int:
-        """Return the offset that a topic of a subscription has once all unanswered transactions are committed; 0: none
-        of them acks it."""
-        sent = [*self._failed, *self._sent]
-        return max((each.transaction.position(subscription, topic_id) for each in sent), default=0)
+        self._sent: list[SentTransaction] = []
 
     def wait_for_space(self) -> Flow[None]:
         """Wait until there may be one more."""
-        while len(self._sent) >= _UNANSWERED_MAX:
-            yield self._sent[0].pending
-            self._note_outcomes()
-        if len(self._failed) >= _FAILURES_MAX:
-            raise _first_error(self._failed)
+        self._forget_known()
+        while len(unanswered := [sent for sent in self._sent if not sent.is_answered]) >= _UNANSWERED_MAX:
+            yield unanswered[0].pending
 
-    def check(self, caller: int) -> Flow[None]:
-        """Raise the first failure that concerns a thread or task, if there is one."""
-        self._note_outcomes()
-        if any(failed.transaction.concerns(caller) for failed in self._failed):
-            yield from self.finish(caller)
-
-    def finish(self, caller: int) -> Flow[None]:
-        """Wait for the outcome of all transactions that concern a thread or task.
-
-        Raises the first failure. Then its subscriptions deliver again what was not acked."""
-        for sent in [each for each in self._sent if each.transaction.concerns(caller)]:
-            yield sent.pending
-        self._note_outcomes()
-        failed = [each for each in self._failed if each.transaction.concerns(caller)]
-        if not failed:
-            return
-        self._failed = [each for each in self._failed if each not in failed]
-        for pending, transaction in failed:
-            assert pending.error is not None
-            transaction.failed(pending.error)
-        for _, transaction in failed:
-            transaction.go_back()
-        raise _first_error(failed)
-
-    def failure(self, caller: int) -> Flow[errors.OnceMQError | None]:
-        """As `finish`, but return the failure."""
-        try:
-            yield from self.finish(caller)
-        except errors.OnceMQError as error:
-            return error
-        return None
+    def add(self, sent: SentTransaction) -> None:
+        self._sent.append(sent)
 
     def finish_all(self, caller: int, until_ms: float | None = None) -> Flow[bool]:
-        """As `finish`, for all transactions. Return False if the time was over first. A failure that does not concern
-        the caller is raised once, and once more to those whom it concerns."""
+        """Wait for the outcome of all of them. Return False if the time was over first.
+
+        Raise the first failure that was not raised before, or that concerns the caller. The subscriptions that the
+        caller uses have gone back then; others raise it to their own users, too."""
         for sent in list(self._sent):
             if not (yield Until(sent.pending, until_ms)):
                 return False
-        yield from self.finish(caller)
-        if self._failed and self._failed[-1].pending is not self._told:
-            self._told = self._failed[-1].pending
-            raise _first_error(self._failed)
+        failed = [sent for sent in self._sent if sent.error is not None and not sent.is_raised]
+        for consumer in {each for sent in self._sent for each in sent.untold if each.reader == caller}:
+            first = consumer.note_outcomes()
+            if first is not None and first not in failed:
+                failed.append(first)
+        for sent in failed:
+            sent.is_raised = True
+        self._forget_known()
+        if failed:
+            raise failed[0].raised()
         return True
 
-    def _note_outcomes(self) -> None:
-        answered = [sent for sent in self._sent if sent.pending.done]
-        if not answered:
-            return
-        self._sent = [sent for sent in self._sent if not sent.pending.done]
-        for sent in answered:
-            if sent.pending.error is not None:
-                self._failed.append(sent)
-            else:
-                sent.transaction.committed(sent.pending.result())
-
-
-def _first_error(failed: list[_Sent]) -> errors.OnceMQError:
-    first = failed[0].pending.error
-    assert first is not None
-    error = again(first)
-    if len(failed) > 1:
-        error.add_note(f"{len(failed) - 1} of the transactions that were sent after it have failed, too.")
-    return error
+    def _forget_known(self) -> None:
+        """Forget those whose outcome is known to all concerned. One without acks concerns only those who flush."""
+        for sent in self._sent:
+            if sent.is_answered and sent.error is None and not sent.acks:
+                sent.note_commit()
+        self._sent = [
+            sent
+            for sent in self._sent
+            if not sent.is_answered or sent.untold or (sent.error is not None and not sent.is_raised)
+        ]
+        lonely = [sent for sent in self._sent if sent.is_answered and not sent.untold]
+        for sent in lonely[:-_FAILURES_MAX]:
+            self._sent.remove(sent)

@@ -9,7 +9,7 @@ may come from elsewhere; a caller that waits then gets ClientClosed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from operator import length_hint
@@ -27,6 +27,7 @@ from oncemq.client.core.commands.observer import Observer
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow
 from oncemq.client.runtime.reentrancy import SingleUserGuard
+from oncemq.client.unanswered import SentTransaction
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Seek
 from oncemq.protocol.message import Message
@@ -79,6 +80,8 @@ class Consumer:
         self._paced_ms = 0.0
         #: By transaction that has not ended: what it has acked, by topic id.
         self._claims: dict[object, dict[int, int]] = {}
+        #: Transactions that ack it, that nobody waited for, and whose outcome it has not noted. In order.
+        self.sent: list[SentTransaction] = []
 
     # Getting messages.
 
@@ -216,19 +219,20 @@ class Consumer:
         return took_ms
 
     def _try_advance(self, timeout_s: float | None, *, has_some: bool) -> Flow[bool]:
-        """Advance for a caller that may have messages already: an error that can wait does not take them away."""
+        """Advance for a caller that may have messages already: it does not wait for more, and an error that can wait
+        does not take them away."""
         try:
-            return (yield from self._advance(timeout_s))
+            return (yield from self._advance(timeout_s, may_wait=not has_some))
         except errors.OnceMQError:
             if not has_some or self.session.error is not None:
                 raise
             return False
 
-    def _advance(self, timeout_s: float | None) -> Flow[bool]:
+    def _advance(self, timeout_s: float | None, *, may_wait: bool = True) -> Flow[bool]:
         """Make the next messages current. False: none came in time."""
         until_ms = None if timeout_s is None else now_ms() + timeout_s * 1000
         while True:
-            if not self.cursor.is_buffered and not (yield from self._fetch(until_ms)):
+            if not self.cursor.is_buffered and not (may_wait and (yield from self._fetch(until_ms))):
                 return False
             try:
                 messages = yield from self._decode()
@@ -243,14 +247,13 @@ class Consumer:
 
     def _fetch(self, until_ms: float | None) -> Flow[bool]:
         """Wait until there is something to decode. False: nothing came in time."""
-        transactions = self.context.transactions
-        if transactions:
+        if self.sent:
             if self.session.opened is not None:
                 self.session.prefetch()
             if self.cursor.is_buffered:
                 return True
-            # If one of them has failed, its messages come first. The caller must not wait for others meanwhile.
-            yield from transactions.finish(self.reader)
+            # If a transaction has failed, its messages come first. The caller must not wait for others meanwhile.
+            yield from self.finish_transactions()
         return (yield from self.session.fetch(until_ms))
 
     def _decode(self) -> Flow[list[Message]]:
@@ -284,7 +287,7 @@ class Consumer:
     def ack_buffered(self, message: Message | int | None) -> bool:
         """Note an ack if that is possible without waiting. False: it is not."""
         session = self.session
-        if session.opened is None or session.error is not None or self.context.transactions:
+        if session.opened is None or session.error is not None or self.sent:
             return False
         self._mark_delivered()
         if self.cursor.finish(message):
@@ -295,7 +298,7 @@ class Consumer:
     def ack(self, message: Message | int | None, wait: bool) -> Flow[None]:
         """Ack everything up to and including a message. The caller has entered the guard."""
         # An ack may include the messages of a transaction that is not answered, and fails.
-        yield from self.context.transactions.finish(self._identify())
+        yield from self.finish_transactions()
         opened = yield from self.open()
         self._mark_delivered()
         upto = self.cursor.finish(message)
@@ -347,9 +350,26 @@ class Consumer:
         """A transaction has ended."""
         self._claims.pop(transaction, None)
 
-    def transaction_committed(self, topic_id: int, upto: int) -> None:
-        """A transaction has acked all offsets of a topic below `upto`."""
-        self.cursor.mark_committed(topic_id, upto)
+    def transaction_committed(self, epoch: int, acks: Mapping[int, int]) -> None:
+        """A transaction has acked under this epoch: topic id → all offsets below. If the subscription was opened again
+        since, it knows its position."""
+        if epoch == self.epoch:
+            for topic_id, upto in acks.items():
+                self.cursor.mark_committed(topic_id, upto)
+
+    def _claimed(self) -> dict[int, int]:
+        """Return what transactions have acked that have not ended: topic id → all offsets below."""
+        claims: dict[int, int] = {}
+        for acks in (*self._claims.values(), *(sent.acks[self] for sent in self.sent)):
+            for topic_id, upto in acks.items():
+                claims[topic_id] = max(upto, claims.get(topic_id, 0))
+        return claims
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it has delivered messages that are not acked, not even by a transaction."""
+        self._mark_delivered()
+        return self.cursor.is_ahead_of(self._claimed())
 
     def go_back(self) -> None:
         """A transaction has failed: what was delivered and not acked is delivered again. What another transaction
@@ -358,19 +378,16 @@ class Consumer:
         if opened is None or self.session.error is not None:
             # The next opening goes back, if there is one.
             return
-        claims: dict[int, int] = {}
-        for acks in self._claims.values():
-            for topic_id, upto in acks.items():
-                claims[topic_id] = max(upto, claims.get(topic_id, 0))
-        self._mark_delivered()
-        if not self.cursor.is_ahead_of(claims):
+        if not self.is_ahead:
             return
+        claims = self._claimed()
         self.last, self.last_batch = None, ()
+        # What was fetched ahead is dropped first: after an interrupt here, the next attempt does the rest.
+        self.session.drop_fetched()
         position = self.cursor.rewind(claims)
         if position is None:
             self.session.reopen()
             return
-        self.session.drop_fetched()
         topic_id, to = position
         self.context.observer.rewound(self.session.epoch_of(opened, topic_id), to)
 
@@ -381,6 +398,62 @@ class Consumer:
             self.session.reopen(sought=True)
         elif isinstance(error, errors.Fenced) or not isinstance(error, errors.Refused):
             self.session.reopen()
+
+    # Transactions that nobody waits for.
+
+    def position_sent(self, topic_id: int) -> int:
+        """Return the offset that a topic has once all transactions that were sent are committed; 0: none acks it."""
+        return max((sent.acks[self].get(topic_id, 0) for sent in self.sent), default=0)
+
+    def check_transactions(self) -> Flow[None]:
+        """Raise the first failure of those that are answered, if there is one. Then all of them are answered, and what
+        was not acked is delivered again."""
+        if any(sent.error is not None for sent in self.sent):
+            yield from self.finish_transactions()
+        else:
+            self.note_outcomes()
+
+    def finish_transactions(self) -> Flow[None]:
+        """Wait for the outcome of all of them. Raise the first failure. Then what was not acked is delivered again."""
+        for sent in list(self.sent):
+            yield sent.pending
+        failed = self.note_outcomes()
+        if failed is not None:
+            raise failed.raised()
+
+    def note_outcomes(self) -> SentTransaction | None:
+        """Note the outcomes of those that are answered, up to the first failure, which is noted when all are answered.
+        Return it then.
+
+        An interrupt may end this anywhere: each one is removed last, and to note it twice changes nothing."""
+        while self.sent and self.sent[0].is_answered and self.sent[0].error is None:
+            self._note_commit(self.sent[0])
+            self.sent[0].untold.discard(self)
+            del self.sent[0]
+        if not self.sent or not all(sent.is_answered for sent in self.sent):
+            return None
+        for sent in self.sent:
+            if sent.error is None:
+                self._note_commit(sent)
+            else:
+                self.transaction_failed(sent.error)
+        first, noted = self.sent[0], self.sent
+        try:
+            self.sent = []
+            self.go_back()
+        except BaseException:
+            self.sent = noted
+            raise
+        self._forget(noted)
+        return first
+
+    def _note_commit(self, sent: SentTransaction) -> None:
+        sent.note_commit()
+        self.transaction_committed(sent.epochs[self], sent.acks[self])
+
+    def _forget(self, transactions: Iterable[SentTransaction]) -> None:
+        for sent in transactions:
+            sent.untold.discard(self)
 
     # Opening and closing.
 
@@ -399,7 +472,7 @@ class Consumer:
         return self.guard.around(self._seek(seek_of(self.cursor.topic, self.cursor.subscriber, to)))
 
     def _seek(self, command: Seek) -> Flow[int]:
-        yield from self.context.transactions.finish(self._identify())
+        yield from self.finish_transactions()
         yield from self.open()
         reply = yield from self.context.call(command, SeekReply)
         self.session.reopen(sought=True)
@@ -407,10 +480,16 @@ class Consumer:
 
     def close(self, clean: bool) -> Flow[None]:
         """Ack what is finished, and end. Without `clean`, no error is raised."""
-        failure = (yield from self.context.transactions.failure(self._identify())) if clean else None
+        failure: errors.OnceMQError | None = None
         try:
+            if clean:
+                try:
+                    yield from self.finish_transactions()
+                except errors.OnceMQError as error:
+                    failure = error
             yield from self._close(clean)
         finally:
+            self._forget(self.sent)
             self.session.close_feed()
         if failure is not None:
             raise failure

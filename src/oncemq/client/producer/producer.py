@@ -158,24 +158,24 @@ class Producer(Generic[H]):
         self.driver.pump()
         return pending
 
-    def send(self, operation: Operation, payloads: tuple[Frame, ...]) -> Flow[Pending]:
-        """Send an operation after all messages that were put before it, and do not wait for its reply. Waits only while
-        `buffer_bytes` are unanswered."""
+    # Operations that nobody waits for.
+
+    def wait_to_send(self) -> Flow[None]:
+        """Wait until less than `buffer_bytes` are in flight, and the messages in all buffers can be numbered."""
         self.driver.check_usable()
         yield from self._wait_for_space()
         yield from self.ready()
+
+    def send(self, operation: Operation, payloads: tuple[Frame, ...], topics: tuple[str, ...]) -> Pending:
+        """Number an operation after all messages that were put before it. `topics` are those that it puts to."""
         self.freeze_all()
         size = sum(map(len, payloads))
-        on_done = _OnReply(self, size, "", keep_error=False)
-        pending = self.driver.core.submit(operation, payloads or None, on_done=on_done)
+        pending = self.driver.core.submit(
+            operation, payloads or None, on_done=_OnReply(self, size, *topics, keep_error=False)
+        )
         self._count(size)
-        # It receives the reply although no caller waits.
+        # The task receives the reply although no caller waits.
         self._background.add(self)
-        try:
-            self.driver.pump()
-        except BaseException:
-            self.driver.give_up(pending, errors.ClientClosed("the caller gave up"))
-            raise
         return pending
 
     # Puts that do not wait.
@@ -445,7 +445,7 @@ class Producer(Generic[H]):
 
     def _failed(self, error: Exception) -> Pending:
         self._count(0)
-        pending = Pending(0.0, _OnReply(self, 0, "", keep_error=True))
+        pending = Pending(0.0, _OnReply(self, 0, keep_error=True))
         if isinstance(error, OverflowError | struct.error | MemoryError):
             pending.fail(errors.TooLarge(f"a batch can't be made: {error}"))
         elif isinstance(error, errors.OnceMQError):
@@ -473,10 +473,10 @@ class Producer(Generic[H]):
 class _OnReply:
     """Called when a batch is answered."""
 
-    __slots__ = ("keep_error", "producer", "size", "topic")
+    __slots__ = ("keep_error", "producer", "size", "topics")
 
-    def __init__(self, producer: Producer[Any], size: int, topic: str, *, keep_error: bool) -> None:
-        self.topic = topic
+    def __init__(self, producer: Producer[Any], size: int, *topics: str, keep_error: bool) -> None:
+        self.topics = topics
         self.producer = producer
         self.size = size
         self.keep_error = keep_error
@@ -487,8 +487,9 @@ class _OnReply:
         producer.in_flight_batches -= 1
         if self.keep_error and pending.error is not None:
             producer.keep_error(pending)
-        if isinstance(pending.error, STALE) and self.topic:
-            producer.schemas.start(self.topic)
+        if isinstance(pending.error, STALE):
+            for topic in self.topics:
+                producer.schemas.start(topic)
 
 
 def _next_of(batches: Iterator[tuple[Put, bytes]]) -> Flow[tuple[Put, bytes] | None]:

@@ -57,7 +57,6 @@ class SharedConsumer(Generic[K]):
         self.membership = membership = Membership(context, topic, subscriber)
         caller = context.driver.caller
         self.guard = SingleUserGuard(repr(self), caller.kind, caller.identify)
-        self._identify = caller.identify
         self._dead_letters = DeadLetterSender(membership)
         self._acks = AckSender(membership, self._dead_letters)
         self._renewer = LeaseRenewer(membership, self._acks, options)
@@ -135,10 +134,6 @@ class SharedConsumer(Generic[K]):
     def _wait_for_capacity(self, until_ms: float | None) -> Flow[bool]:
         """Wait until the caller has settled enough. False: it has not, in time."""
         self.membership.check()
-        if self._has_capacity():
-            return True
-        # The tasks of transactions that nobody waits for are settled when the outcome is known.
-        yield from self.context.transactions.finish(self._identify())
         if self._has_capacity():
             return True
         table = self.membership.table
@@ -243,7 +238,6 @@ class SharedConsumer(Generic[K]):
         """Send what was settled, return what was not, and end. Without `clean`, no error is raised."""
         membership = self.membership
         self.context.open_subscriptions.discard(self)
-        failure = (yield from self.context.transactions.failure(self._identify())) if clean else None
         opened, error = membership.opened, membership.error
         membership.error = error or errors.ClientClosed("this subscription was closed")
         membership.table.fail()
@@ -260,8 +254,6 @@ class SharedConsumer(Generic[K]):
             self.context.remove_task(self._renewer)
             membership.table.end_all()
             self.takes.drop()
-        if failure is not None:
-            raise failure
 
 
 class BaseSharedSubscription(Generic[K]):
