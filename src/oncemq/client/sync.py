@@ -238,8 +238,8 @@ class Client:
         """Return a transaction: acks and puts over any topics, all or nothing.
 
         With `wait=False` its block ends when it was sent, so that the next one can be filled meanwhile. If it is
-        refused, those after it that ack the same subscription are refused too, and the next call that gets, acks or
-        commits raises the error; so do `flush` and `close`.
+        refused, those after it that ack the same subscription are refused too, and the subscription's next use raises
+        the error; so do `flush` and `close`.
 
         >>> with client.transaction() as transaction:
         ...     transaction.put("invoices", "one pizza: 9.50")
