@@ -304,6 +304,62 @@ def test_a_flush_elsewhere_does_not_move_a_subscription_that_is_in_use(
     assert copied(client) == numbers(_MESSAGES)
 
 
+@pytest.mark.parametrize("by", ["flush", "get in a thread"])
+def test_a_block_that_was_open_when_a_failure_was_noted_is_not_committed(
+    client: oncemq.Client, source: oncemq.Subscription, by: str
+) -> None:
+    def note() -> None:
+        with contextlib.suppress(errors.TopicUnknown):
+            client.flush() if by == "flush" else _get(client, source)
+
+    copy(client, source, 5, _NO_TOPIC)
+    with pytest.raises(errors.EarlierFailed), client.transaction() as transaction:
+        messages = source.get_many(5)
+        transaction.put_many("target", [message.value for message in messages])
+        transaction.ack(source)
+        thread = threading.Thread(target=note)
+        if by == "flush":
+            note()
+        else:
+            thread.start()
+            thread.join()
+    assert acked(client) == 0
+    while acked(client) < _MESSAGES:
+        copy(client, source, 7)
+        client.flush()
+    assert copied(client) == numbers(_MESSAGES)
+
+
+def test_a_failure_that_was_handled_is_not_raised_again(
+    client: oncemq.Client, source: oncemq.Subscription, oncemq_broker: BrokerProcess
+) -> None:
+    source.get_many(1, timeout_s=5)
+    oncemq_broker.pause()
+    for target in (_NO_TOPIC, "target", "target"):
+        copy(client, source, 5, target)
+    oncemq_broker.resume()
+    with pytest.raises(errors.TopicUnknown):
+        _ack(client, source)
+    while acked(client) < _MESSAGES:
+        copy(client, source, 7)
+        source.ack()
+    client.flush()
+    assert copied(client) == numbers(_MESSAGES)
+
+
+def test_an_ack_of_a_pattern_survives_a_failed_block(client: oncemq.Client) -> None:
+    client.put_many("source.1", ["stored before there is a topic"], create=True)
+    source = client.subscribe_pattern("source.*", "copier", auto_ack=False)
+    client.put_many("source.1", numbers(5))
+    first = source.get(timeout_s=5)
+    assert first is not None
+    source.ack(first)
+    with pytest.raises(KeyError), client.transaction():
+        source.get(timeout_s=5)
+        raise KeyError
+    assert source.get(timeout_s=5).text == "1"  # type: ignore[union-attr]
+
+
 def test_what_a_filter_drops_does_not_hide_a_failure(client: oncemq.Client) -> None:
     source = client.subscribe("source", "copier", auto_ack=False, filter=lambda message: message.text != "skip")
     client.put_many("source", numbers(256))
@@ -489,6 +545,19 @@ async def test_an_ack_in_another_task_waits_for_the_transactions_before_it(oncem
             await asyncio.create_task(source.ack(message, wait=True))
         assert (await client.subscriptions("source"))[0].acked == 0
         assert (await source.get(timeout_s=5)).text == "0"  # type: ignore[union-attr]
+
+
+@on_event_loop
+async def test_messages_that_other_tasks_got_make_a_transaction_wait(oncemq_broker: BrokerProcess) -> None:
+    async with oncemq.aio.connect(oncemq_broker.url) as client:
+        sources = [await client.subscribe(name, "copier", auto_ack=False) for name in ("one", "two")]
+        for name in ("one", "two"):
+            await client.put(name, "message")
+        with pytest.raises(errors.TopicUnknown):
+            async with client.transaction(wait=False) as transaction:
+                await asyncio.gather(*(source.get(timeout_s=5) for source in sources))
+                transaction.put(_NO_TOPIC, "both")
+                transaction.ack(sources[0])
 
 
 @on_event_loop

@@ -71,6 +71,8 @@ class ClientContext:
         self._buffers = buffers
         #: Transactions that nobody waits for.
         self.transactions = UnansweredTransactions()
+        #: How often a subscription went back because one of them had failed.
+        self.rewinds = 0
         #: The schemas of topics that are read or written as frames.
         self.frame_schemas = FrameSchemas(self)
         _contexts.add(self)

@@ -89,6 +89,10 @@ class BaseTransaction:
             raise ValueError("with an outbox, a transaction waits until the broker has decided it: leave wait=True")
         self._context = context
         self._waits = wait
+        #: Subscriptions that go back from now on deliver again what may have gone into this transaction.
+        self._rewinds = context.rewinds
+        #: By subscription, topic id → what transactions had acked that were on their way when this one acked.
+        self._since: dict[Consumer, dict[int, int]] = {}
         self._runs: list[_Run] = []
         #: By subscription, topic id → all offsets below are acked.
         self._acks: dict[Consumer, dict[int, int]] = {}
@@ -188,8 +192,10 @@ class BaseTransaction:
             raise ValueError("this subscription has not delivered a message yet")
         self._epochs.setdefault(consumer, epoch)
         acks = self._acks.setdefault(consumer, {})
+        since = self._since.setdefault(consumer, {})
         for topic_id, upto in consumer.acks_for_transaction(message).items():
             acks[topic_id] = max(upto, acks.get(topic_id, 0))
+            since[topic_id] = max(consumer.position_sent(topic_id), since.get(topic_id, 0))
         if self._owner:
             consumer.claim(self, acks)
 
@@ -204,6 +210,7 @@ class BaseTransaction:
             # If an earlier one has failed, this one must not ack beyond its messages.
             for consumer in list(self._acks):
                 yield from consumer.check_transactions()
+            self._check_rewinds()
         except BaseException:
             self._go_back()
             raise
@@ -227,10 +234,14 @@ class BaseTransaction:
     def _can_go_on(self) -> bool:
         """Whether the outcome need not be known now. If this transaction fails, only what it acks is held back: so it
         must ack, at least in part, all subscriptions whose messages may have gone into it. Tasks have leases."""
-        if self._tasks:
-            return False
-        sender = self._owner or self._context.driver.caller.identify()
-        return not any(each.is_ahead for each in self._read_by(sender) if each not in self._acks)
+        return not self._tasks and not any(each.is_ahead for each in self._explicit() if each not in self._acks)
+
+    def _check_rewinds(self) -> None:
+        """Raise EarlierFailed if messages that may have gone into this transaction are delivered again."""
+        for consumer in {*self._acks, *self._read_by(self._owner)}:
+            if consumer.rewound_at > self._rewinds:
+                text = "a transaction that was sent before has failed since this one began"
+                raise errors.EarlierFailed(f"{text}: the messages of '{consumer.cursor.topic}' are delivered again")
 
     def _send(self) -> Flow[None]:
         """Send it, and do not wait for the reply."""
@@ -250,6 +261,7 @@ class BaseTransaction:
     def _submit(self) -> Flow[None]:
         context = self._context
         yield from context.wait_to_send()
+        self._check_rewinds()
         operation, payloads = self._make_operation()
         pending = context.send(operation, payloads, tuple(put.topic for put in self._puts))
         sent = SentTransaction(pending, self._acks, self._epochs, self._note_receipts)
@@ -274,7 +286,13 @@ class BaseTransaction:
 
     def _make_acks(self) -> tuple[AckUpto, ...]:
         return tuple(
-            AckUpto(topic_id, consumer.cursor.key, self._epochs[consumer], upto, consumer.position_sent(topic_id))
+            AckUpto(
+                topic_id,
+                consumer.cursor.key,
+                self._epochs[consumer],
+                upto,
+                max(self._since[consumer][topic_id], consumer.position_sent(topic_id)),
+            )
             for consumer, acks in self._acks.items()
             for topic_id, upto in acks.items()
         )
@@ -289,12 +307,13 @@ class BaseTransaction:
     # The outcome.
 
     def _committed(self, reply: Reply) -> None:
-        self._note_receipts(reply)
-        for consumer, acks in self._acks.items():
+        for consumer in self._acks:
             consumer.end_claim(self)
+        for consumer, acks in self._acks.items():
             consumer.transaction_committed(self._epochs[consumer], acks)
         for task in self._tasks:
             mark_committed(task)
+        self._note_receipts(reply)
 
     def _fail(self, error: BaseException) -> None:
         for consumer in self._acks:
@@ -313,9 +332,13 @@ class BaseTransaction:
             consumer.go_back()
 
     def _read_by(self, caller: int) -> list[Consumer]:
-        """Return the subscriptions that a thread or task uses, and that are acked explicitly."""
+        """Return those that a thread or task uses."""
+        return [each for each in self._explicit() if each.reader == caller]
+
+    def _explicit(self) -> list[Consumer]:
+        """Return the subscriptions that are acked explicitly."""
         subscriptions = [each for each in self._context.open_subscriptions if isinstance(each, Consumer)]
-        return [each for each in subscriptions if not each.auto_ack and each.reader == caller]
+        return [each for each in subscriptions if not each.auto_ack]
 
     def _end(self, error: BaseException | None) -> Flow[None]:
         if error is not None:

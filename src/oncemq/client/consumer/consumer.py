@@ -82,6 +82,8 @@ class Consumer:
         self._claims: dict[object, dict[int, int]] = {}
         #: Transactions that ack it, that nobody waited for, and whose outcome it has not noted. In order.
         self.sent: list[SentTransaction] = []
+        #: When one of them had failed and it went back, counted by the context; 0 = never.
+        self.rewound_at = 0
 
     # Getting messages.
 
@@ -382,8 +384,9 @@ class Consumer:
             return
         claims = self._claimed()
         self.last, self.last_batch = None, ()
-        # What was fetched ahead is dropped first: after an interrupt here, the next attempt does the rest.
-        self.session.drop_fetched()
+        # What was decoded is dropped first: after an interrupt here, the next attempt does the rest.
+        self.session.drop_get()
+        self._drop_decoded()
         position = self.cursor.rewind(claims)
         if position is None:
             self.session.reopen()
@@ -444,6 +447,11 @@ class Consumer:
         except BaseException:
             self.sent = noted
             raise
+        self.context.rewinds += 1
+        self.rewound_at = self.context.rewinds
+        for sent in noted:
+            # They failed because the first one did.
+            sent.is_raised = sent.is_raised or isinstance(sent.error, errors.EarlierFailed)
         self._forget(noted)
         return first
 

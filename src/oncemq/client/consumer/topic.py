@@ -135,6 +135,7 @@ class TopicCursor:
 
     def rewind(self, claims: Mapping[int, int]) -> tuple[int, int]:
         position = max(self._finished, claims.get(self._topic_id, 0))
+        self.buffer.clear()
         self._ack_sent = self.acked
         self._move_to(position)
         return self._topic_id, position
