@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -70,6 +71,48 @@ def acked(client: oncemq.Client) -> int:
 
 def numbers(*counts: int) -> list[str]:
     return list(map(str, range(*counts)))
+
+
+@pytest.mark.parametrize("topic", ["source", "source.*"])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_message_is_copied_once_whatever_happens(oncemq_broker: BrokerProcess, topic: str, seed: int) -> None:
+    """Refused transactions, exceptions in blocks, acks and flushes in between, and a broker that does not answer."""
+    random, count = Random(f"{topic}/{seed}"), 600
+    with oncemq_broker.connect(timeout_s=0.05, tries=2) as client:
+        client.create_topic("target", retain_ms=10**9)
+        name = topic.replace("*", "1")
+        client.create_topic(name)
+        subscribe = client.subscribe_pattern if topic != name else client.subscribe
+        source = subscribe(topic, "copier", "earliest", auto_ack=False)
+        client.put_many(name, numbers(count))
+        resumed = threading.Timer(0.0, lambda: None)
+        resumed.start()
+        while copied_so_far(client) < count:
+            if random.random() < 0.03 and not resumed.is_alive():
+                oncemq_broker.pause()
+                resumed = threading.Timer(random.uniform(0.01, 0.25), oncemq_broker.resume)
+                resumed.start()
+            with contextlib.suppress(KeyError, errors.TopicUnknown, errors.BrokerAway, errors.EarlierFailed):
+                with client.transaction(wait=random.random() < 0.2) as transaction:
+                    messages = source.get_many(random.randint(1, 9), timeout_s=0.5)
+                    target = _NO_TOPIC if random.random() < 0.05 else "target"
+                    transaction.put_many(target, [message.value for message in messages])
+                    if messages:
+                        transaction.ack(source)
+                    if random.random() < 0.05:
+                        raise KeyError
+                if random.random() < 0.1:
+                    client.flush()
+        resumed.join()
+        with contextlib.suppress(errors.OnceMQError):
+            client.flush()
+        assert copied(client) == numbers(count)
+
+
+def copied_so_far(client: oncemq.Client) -> int:
+    while True:
+        with contextlib.suppress(errors.BrokerAway):
+            return next(info.end_offset for info in client.topics() if info.name == "target")
 
 
 @EACH_TRANSPORT
