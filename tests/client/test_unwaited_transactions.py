@@ -478,6 +478,25 @@ def test_a_transaction_waits_if_it_does_not_ack_all_that_was_read(
     assert source.get(timeout_s=5).text == "0"  # type: ignore[union-attr]
 
 
+def test_a_subscription_that_another_thread_has_read_makes_a_transaction_wait(
+    client: oncemq.Client, source: oncemq.Subscription
+) -> None:
+    other = client.subscribe("other source", "copier", auto_ack=False)
+    client.put_many("other source", ["one", "two"])
+    thread = threading.Thread(target=lambda: other.get(timeout_s=5))
+    thread.start()
+    thread.join()
+    # Its message may have gone into the transaction.
+    with pytest.raises(errors.TopicUnknown):
+        copy(client, source, 5, _NO_TOPIC)
+    # This thread's view of it is unchanged: the second message is the next one.
+    assert other.get(timeout_s=5).text == "two"  # type: ignore[union-attr]
+    other.ack(wait=True)
+    copy(client, source, 5, _NO_TOPIC)
+    with pytest.raises(errors.TopicUnknown):
+        client.flush()
+
+
 def test_a_schema_is_looked_up_before_the_first_transaction(client: oncemq.Client) -> None:
     client.create_topic("typed", retain_ms=10**9)
     client.put_schema("typed", "id: int64")

@@ -234,7 +234,9 @@ class BaseTransaction:
     def _can_go_on(self) -> bool:
         """Whether the outcome need not be known now. If this transaction fails, only what it acks is held back: so it
         must ack, at least in part, all subscriptions whose messages may have gone into it. Tasks have leases."""
-        return not self._tasks and not any(each.is_ahead for each in self._explicit() if each not in self._acks)
+        caller = self._context.driver.caller.identify()
+        others = [each for each in self._explicit() if each not in self._acks]
+        return not self._tasks and not any(each.is_ahead(caller) for each in others)
 
     def _check_rewinds(self) -> None:
         """Raise EarlierFailed if messages that may have gone into this transaction are delivered again."""

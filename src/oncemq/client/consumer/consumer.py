@@ -363,13 +363,16 @@ class Consumer:
         """Return what transactions have acked that have not ended: topic id → all offsets below."""
         claims: dict[int, int] = {}
         for acks in (*self._claims.values(), *(sent.acks[self] for sent in self.sent)):
-            for topic_id, upto in acks.items():
+            # A copy: a transaction of another thread may ack meanwhile.
+            for topic_id, upto in list(acks.items()):
                 claims[topic_id] = max(upto, claims.get(topic_id, 0))
         return claims
 
-    @property
-    def is_ahead(self) -> bool:
-        """Whether it has delivered messages that are not acked, not even by a transaction."""
+    def is_ahead(self, caller: int) -> bool:
+        """Return whether it has delivered messages that are not acked, not even by a transaction. While another thread
+        or task uses it, only that one knows: then this is true if it is possible."""
+        if self.reader != caller:
+            return self.last is not None or self.is_iterating or self.cursor.is_ahead_of(self._claimed())
         self._mark_delivered()
         return self.cursor.is_ahead_of(self._claimed())
 
@@ -380,9 +383,10 @@ class Consumer:
         if opened is None or self.session.error is not None:
             # The next opening goes back, if there is one.
             return
-        if not self.is_ahead:
-            return
         claims = self._claimed()
+        self._mark_delivered()
+        if not self.cursor.is_ahead_of(claims):
+            return
         self.last, self.last_batch = None, ()
         # What was decoded is dropped first: after an interrupt here, the next attempt does the rest.
         self.session.drop_get()

@@ -164,7 +164,8 @@ class PatternCursor:
             position.ack_sent = max(position.ack_sent, upto)
 
     def is_ahead_of(self, claims: Mapping[int, int]) -> bool:
-        return any(each.delivered > max(each.finished, claims.get(key, 0)) for key, each in self._positions.items())
+        positions = list(self._positions.items())
+        return any(each.delivered > max(each.finished, claims.get(key, 0)) for key, each in positions)
 
     def rewind(self, claims: Mapping[int, int]) -> None:  # noqa: ARG002
         return None
