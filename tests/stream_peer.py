@@ -18,6 +18,19 @@ _CHUNK_BYTES = 256 * 1024
 _SIZE_MAX = 2**31
 
 
+def send_repeated(connection: socket.socket, pattern: bytes, size: int) -> int:
+    """Send `size` bytes of the repeated pattern. Return how many were sent before the listener disconnected."""
+    sent = 0
+    view = memoryview(pattern)
+    while sent < size:
+        start = sent % len(pattern)
+        try:
+            sent += connection.send(view[start : start + size - sent])
+        except (ConnectionError, TimeoutError):
+            break
+    return sent
+
+
 class StreamPeer:
     """A connected peer, which has sent `opening`."""
 
@@ -45,15 +58,7 @@ class StreamPeer:
 
     def send_raw(self, pattern: bytes, size: int) -> int:
         """Send `size` bytes of the repeated pattern. Return how many were sent before the listener disconnected."""
-        sent = 0
-        view = memoryview(pattern)
-        while sent < size:
-            start = sent % len(pattern)
-            try:
-                sent += self.socket.send(view[start : start + size - sent])
-            except (ConnectionError, TimeoutError):
-                break
-        return sent
+        return send_repeated(self.socket, pattern, size)
 
     def receive(self) -> list[Frame]:
         """Return the next message. Raises ConnectionError at the end of the connection, and TimeoutError."""

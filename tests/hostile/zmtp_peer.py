@@ -16,7 +16,7 @@ import struct
 from collections.abc import Sequence
 from typing import Self
 
-from tests.stream_peer import is_disconnected
+from tests.stream_peer import is_disconnected, send_repeated
 
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -61,15 +61,7 @@ class ZmtpPeer:
 
     def send_raw(self, pattern: bytes, size: int) -> int:
         """Send `size` bytes of the repeated pattern. Return how many were sent before the listener disconnected."""
-        sent = 0
-        view = memoryview(pattern)
-        while sent < size:
-            start = sent % len(pattern)
-            try:
-                sent += self.socket.send(view[start : start + size - sent])
-            except (ConnectionError, TimeoutError):
-                break
-        return sent
+        return send_repeated(self.socket, pattern, size)
 
     def receive(self) -> list[bytes]:
         """Return the next message. Raises ConnectionError at the end of the connection, and TimeoutError."""

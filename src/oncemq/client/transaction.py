@@ -195,9 +195,9 @@ class BaseTransaction:
         since = self._since.setdefault(consumer, {})
         for topic_id, upto in consumer.acks_for_transaction(message).items():
             acks[topic_id] = max(upto, acks.get(topic_id, 0))
-            since[topic_id] = max(consumer.position_sent(topic_id), since.get(topic_id, 0))
+            since[topic_id] = max(consumer.transactions.position(topic_id), since.get(topic_id, 0))
         if self._owner:
-            consumer.claim(self, acks)
+            consumer.transactions.claim(self, acks)
 
     def _check_open(self) -> None:
         if self._has_ended:
@@ -209,7 +209,7 @@ class BaseTransaction:
         try:
             # If an earlier one has failed, this one must not ack beyond its messages.
             for consumer in list(self._acks):
-                yield from consumer.check_transactions()
+                yield from consumer.transactions.check()
             self._check_rewinds()
         except BaseException:
             self._go_back()
@@ -227,7 +227,7 @@ class BaseTransaction:
             if isinstance(error, errors.EarlierFailed):
                 # The reason is what has become of the earlier one.
                 for consumer in list(self._acks):
-                    yield from consumer.check_transactions()
+                    yield from consumer.transactions.check()
             raise
         self._committed(reply)
 
@@ -241,7 +241,7 @@ class BaseTransaction:
     def _check_rewinds(self) -> None:
         """Raise EarlierFailed if messages that may have gone into this transaction are delivered again."""
         for consumer in {*self._acks, *self._read_by(self._owner)}:
-            if consumer.rewound_at > self._rewinds:
+            if consumer.transactions.rewound_at > self._rewinds:
                 text = "a transaction that was sent before has failed since this one began"
                 raise errors.EarlierFailed(f"{text}: the messages of '{consumer.cursor.topic}' are delivered again")
 
@@ -270,8 +270,8 @@ class BaseTransaction:
         context.transactions.add(sent)
         for consumer in self._acks:
             # From now on this says what it claims.
-            consumer.sent.append(sent)
-            consumer.end_claim(self)
+            consumer.transactions.add(sent)
+            consumer.transactions.end_claim(self)
         context.driver.pump()
 
     def _transact(self) -> Flow[Reply]:
@@ -293,7 +293,7 @@ class BaseTransaction:
                 consumer.cursor.key,
                 self._epochs[consumer],
                 upto,
-                max(self._since[consumer][topic_id], consumer.position_sent(topic_id)),
+                max(self._since[consumer][topic_id], consumer.transactions.position(topic_id)),
             )
             for consumer, acks in self._acks.items()
             for topic_id, upto in acks.items()
@@ -310,7 +310,7 @@ class BaseTransaction:
 
     def _committed(self, reply: Reply) -> None:
         for consumer in self._acks:
-            consumer.end_claim(self)
+            consumer.transactions.end_claim(self)
         for consumer, acks in self._acks.items():
             consumer.transaction_committed(self._epochs[consumer], acks)
         for task in self._tasks:
@@ -329,7 +329,7 @@ class BaseTransaction:
     def _go_back(self) -> None:
         """Deliver again what was not acked, also what was delivered before the block."""
         for consumer in self._acks:
-            consumer.end_claim(self)
+            consumer.transactions.end_claim(self)
         for consumer in {*self._acks, *self._read_by(self._owner)}:
             consumer.go_back()
 

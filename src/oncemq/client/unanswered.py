@@ -91,7 +91,7 @@ class UnansweredTransactions:
                 return False
         failed = [sent for sent in self._sent if sent.error is not None and not sent.is_raised]
         for consumer in {each for sent in self._sent for each in sent.untold if each.reader == caller}:
-            first = consumer.note_outcomes()
+            first = consumer.transactions.note_outcomes()
             if first is not None and first not in failed:
                 failed.append(first)
         for sent in failed:

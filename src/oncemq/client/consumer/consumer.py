@@ -9,7 +9,7 @@ may come from elsewhere; a caller that waits then gets ClientClosed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from operator import length_hint
@@ -21,13 +21,13 @@ from oncemq.client.consumer.options import ConsumerOptions
 from oncemq.client.consumer.reader import Start, end_of, seek_of
 from oncemq.client.consumer.session import ACK_AFTER_MS, ConsumerSession, MessageFeed
 from oncemq.client.consumer.topic import TopicCursor
+from oncemq.client.consumer.transactions import ConsumerTransactions
 from oncemq.client.consumer.undecoded import batches_of, ends_of
 from oncemq.client.context import ClientContext
 from oncemq.client.core.commands.observer import Observer
 from oncemq.client.runtime.driver import now_ms
 from oncemq.client.runtime.flow import Flow
 from oncemq.client.runtime.reentrancy import SingleUserGuard
-from oncemq.client.unanswered import SentTransaction
 from oncemq.protocol import errors
 from oncemq.protocol.commands import Seek
 from oncemq.protocol.message import Message
@@ -78,12 +78,7 @@ class Consumer:
         self._identify = caller.identify
         self._wanted = filter_of(options.filter)
         self._paced_ms = 0.0
-        #: By transaction that has not ended: what it has acked, by topic id.
-        self._claims: dict[object, dict[int, int]] = {}
-        #: Transactions that ack it, that nobody waited for, and whose outcome it has not noted. In order.
-        self.sent: list[SentTransaction] = []
-        #: When one of them had failed and it went back, counted by the context; 0 = never.
-        self.rewound_at = 0
+        self.transactions = ConsumerTransactions(self)
 
     # Getting messages.
 
@@ -249,13 +244,13 @@ class Consumer:
 
     def _fetch(self, until_ms: float | None) -> Flow[bool]:
         """Wait until there is something to decode. False: nothing came in time."""
-        if self.sent:
+        if self.transactions:
             if self.session.opened is not None:
                 self.session.prefetch()
             if self.cursor.is_buffered:
                 return True
             # If a transaction has failed, its messages come first. The caller must not wait for others meanwhile.
-            yield from self.finish_transactions()
+            yield from self.transactions.finish()
         return (yield from self.session.fetch(until_ms))
 
     def _decode(self) -> Flow[list[Message]]:
@@ -289,7 +284,7 @@ class Consumer:
     def ack_buffered(self, message: Message | int | None) -> bool:
         """Note an ack if that is possible without waiting. False: it is not."""
         session = self.session
-        if session.opened is None or session.error is not None or self.sent:
+        if session.opened is None or session.error is not None or self.transactions:
             return False
         self._mark_delivered()
         if self.cursor.finish(message):
@@ -300,7 +295,7 @@ class Consumer:
     def ack(self, message: Message | int | None, wait: bool) -> Flow[None]:
         """Ack everything up to and including a message. The caller has entered the guard."""
         # An ack may include the messages of a transaction that is not answered, and fails.
-        yield from self.finish_transactions()
+        yield from self.transactions.finish()
         opened = yield from self.open()
         self._mark_delivered()
         upto = self.cursor.finish(message)
@@ -343,15 +338,6 @@ class Consumer:
         self._mark_delivered()
         return self.cursor.acks_for_transaction(message)
 
-    def claim(self, transaction: object, acks: dict[int, int]) -> None:
-        """Note what a transaction that has not ended has acked, by topic id: if another transaction fails, this is not
-        delivered again."""
-        self._claims[transaction] = acks
-
-    def end_claim(self, transaction: object) -> None:
-        """A transaction has ended."""
-        self._claims.pop(transaction, None)
-
     def transaction_committed(self, epoch: int, acks: Mapping[int, int]) -> None:
         """A transaction has acked under this epoch: topic id → all offsets below. If the subscription was opened again
         since, it knows its position."""
@@ -359,22 +345,13 @@ class Consumer:
             for topic_id, upto in acks.items():
                 self.cursor.mark_committed(topic_id, upto)
 
-    def _claimed(self) -> dict[int, int]:
-        """Return what transactions have acked that have not ended: topic id → all offsets below."""
-        claims: dict[int, int] = {}
-        for acks in (*self._claims.values(), *(sent.acks[self] for sent in self.sent)):
-            # A copy: a transaction of another thread may ack meanwhile.
-            for topic_id, upto in list(acks.items()):
-                claims[topic_id] = max(upto, claims.get(topic_id, 0))
-        return claims
-
     def is_ahead(self, caller: int) -> bool:
         """Return whether it has delivered messages that are not acked, not even by a transaction. While another thread
         or task uses it, only that one knows: then this is true if it is possible."""
         if self.reader != caller:
-            return self.last is not None or self.is_iterating or self.cursor.is_ahead_of(self._claimed())
+            return self.last is not None or self.is_iterating or self.cursor.is_ahead_of(self.transactions.claimed())
         self._mark_delivered()
-        return self.cursor.is_ahead_of(self._claimed())
+        return self.cursor.is_ahead_of(self.transactions.claimed())
 
     def go_back(self) -> None:
         """A transaction has failed: what was delivered and not acked is delivered again. What another transaction
@@ -383,7 +360,7 @@ class Consumer:
         if opened is None or self.session.error is not None:
             # The next opening goes back, if there is one.
             return
-        claims = self._claimed()
+        claims = self.transactions.claimed()
         self._mark_delivered()
         if not self.cursor.is_ahead_of(claims):
             return
@@ -406,67 +383,6 @@ class Consumer:
         elif isinstance(error, errors.Fenced) or not isinstance(error, errors.Refused):
             self.session.reopen()
 
-    # Transactions that nobody waits for.
-
-    def position_sent(self, topic_id: int) -> int:
-        """Return the offset that a topic has once all transactions that were sent are committed; 0: none acks it."""
-        return max((sent.acks[self].get(topic_id, 0) for sent in self.sent), default=0)
-
-    def check_transactions(self) -> Flow[None]:
-        """Raise the first failure of those that are answered, if there is one. Then all of them are answered, and what
-        was not acked is delivered again."""
-        if any(sent.error is not None for sent in self.sent):
-            yield from self.finish_transactions()
-        else:
-            self.note_outcomes()
-
-    def finish_transactions(self) -> Flow[None]:
-        """Wait for the outcome of all of them. Raise the first failure. Then what was not acked is delivered again."""
-        for sent in list(self.sent):
-            yield sent.pending
-        failed = self.note_outcomes()
-        if failed is not None:
-            raise failed.raised()
-
-    def note_outcomes(self) -> SentTransaction | None:
-        """Note the outcomes of those that are answered, up to the first failure, which is noted when all are answered.
-        Return it then.
-
-        An interrupt may end this anywhere: each one is removed last, and to note it twice changes nothing."""
-        while self.sent and self.sent[0].is_answered and self.sent[0].error is None:
-            self._note_commit(self.sent[0])
-            self.sent[0].untold.discard(self)
-            del self.sent[0]
-        if not self.sent or not all(sent.is_answered for sent in self.sent):
-            return None
-        for sent in self.sent:
-            if sent.error is None:
-                self._note_commit(sent)
-            else:
-                self.transaction_failed(sent.error)
-        first, noted = self.sent[0], self.sent
-        try:
-            self.sent = []
-            self.go_back()
-        except BaseException:
-            self.sent = noted
-            raise
-        self.context.rewinds += 1
-        self.rewound_at = self.context.rewinds
-        for sent in noted:
-            # They failed because the first one did.
-            sent.is_raised = sent.is_raised or isinstance(sent.error, errors.EarlierFailed)
-        self._forget(noted)
-        return first
-
-    def _note_commit(self, sent: SentTransaction) -> None:
-        sent.note_commit()
-        self.transaction_committed(sent.epochs[self], sent.acks[self])
-
-    def _forget(self, transactions: Iterable[SentTransaction]) -> None:
-        for sent in transactions:
-            sent.untold.discard(self)
-
     # Opening and closing.
 
     def open(self, give_up_ms: float = 0.0) -> Flow[OpenReply]:
@@ -484,7 +400,7 @@ class Consumer:
         return self.guard.around(self._seek(seek_of(self.cursor.topic, self.cursor.subscriber, to)))
 
     def _seek(self, command: Seek) -> Flow[int]:
-        yield from self.finish_transactions()
+        yield from self.transactions.finish()
         yield from self.open()
         reply = yield from self.context.call(command, SeekReply)
         self.session.reopen(sought=True)
@@ -496,12 +412,12 @@ class Consumer:
         try:
             if clean:
                 try:
-                    yield from self.finish_transactions()
+                    yield from self.transactions.finish()
                 except errors.OnceMQError as error:
                     failure = error
             yield from self._close(clean)
         finally:
-            self._forget(self.sent)
+            self.transactions.close()
             self.session.close_feed()
         if failure is not None:
             raise failure

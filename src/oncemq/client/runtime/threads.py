@@ -43,6 +43,7 @@ class ThreadDriver(Driver):
         self._settled = threading.Condition(self.lock)
         self._poller: int | None = None
         self._followers = 0
+        self._whole = _Whole(self)
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow and return its result. A flow that needs another one uses `yield from`.
@@ -95,34 +96,17 @@ class ThreadDriver(Driver):
         frames = None if self.transport.is_renewed else core.alone(operation, payload, at_ms)
         if frames is None:
             return None
-        is_whole = False
-        try:
+        with self._whole:
+            # If an embedded broker has failed, nothing was sent, and the core has noted nothing.
             self.transport.send(frames)
-            pending = core.sent_alone(operation, payload, frames, at_ms)
-            is_whole = True
-        except errors.OnceMQError:
-            # An embedded broker has failed: nothing was sent, and the core has noted nothing.
-            is_whole = True
-            raise
-        finally:
-            if not is_whole:
-                self._stop_half_changed()
-        return pending
+            return core.sent_alone(operation, payload, frames, at_ms)
 
     def _receive_one(self) -> None:
         """Receive one answer, if there is one."""
-        is_whole = False
-        try:
+        with self._whole:
             frames = self.transport.receive()
             if frames is not None:
                 self.core.receive(now_ms(), frames)
-            is_whole = True
-        except errors.OnceMQError:
-            is_whole = True
-            raise
-        finally:
-            if not is_whole:
-                self._stop_half_changed()
         if frames is not None:
             self.wake_waiters()
 
@@ -146,18 +130,10 @@ class ThreadDriver(Driver):
             self._settled.notify_all()
 
     def pump(self, pending: Pending | None = None) -> None:
-        is_whole = False
-        try:
+        with self._whole:
             super().pump(pending)
-            is_whole = True
-        except errors.OnceMQError:
-            is_whole = True
-            raise
-        finally:
-            if not is_whole:
-                self._stop_half_changed()
 
-    def _stop_half_changed(self) -> None:
+    def stop_half_changed(self) -> None:
         """The core's state may be half changed. To continue with it could lose or repeat a command."""
         if self.stopped is None:
             self.stop(errors.ClientClosed("an exception interrupted this client while it worked; connect again"))
@@ -247,3 +223,17 @@ class ThreadDriver(Driver):
         self._settled = threading.Condition(self.lock)
         self._poller = None
         super().after_fork()
+
+
+class _Whole:
+    """A block that changes the core as a whole: an exception that is not an error of ours ends the client."""
+
+    def __init__(self, driver: ThreadDriver) -> None:
+        self._driver = driver
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, errors.OnceMQError):
+            self._driver.stop_half_changed()
