@@ -27,7 +27,7 @@ $(MADE):
 	@touch $@
 
 $(SERVES): $(MADE) pyproject.toml constraints.txt
-	$(INSTALL) '.[http,progress,shell]'
+	$(INSTALL) '.[http,progress,secure,shell]'
 	@touch $@
 
 # pip compiles on one core, and the packages' own tests too.

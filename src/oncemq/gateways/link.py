@@ -4,6 +4,8 @@ A numbered operation goes out under the gateway's own session (`operate`, `call`
 out as it is (`ask`, `query`): a get, or an operation that a caller's own key or number protects. Commands of one turn
 of the event loop travel together. Single messages for one topic are put as one batch (`put`).
 
+`for_caller` returns the same connection for one caller: the broker then allows what that caller may do, and no more.
+
 Knows commands and replies; knows nothing of HTTP or any other protocol.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import TypeVar
 
@@ -30,10 +33,12 @@ from oncemq.gateways.topic_schemas import GatewaySchemas
 from oncemq.protocol import errors
 from oncemq.protocol.commands import (
     START_NEW,
+    As,
     Command,
     Get,
     GetAny,
     Keyed,
+    Login,
     Numbered,
     Operation,
     Put,
@@ -42,7 +47,7 @@ from oncemq.protocol.commands import (
 )
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import Limits
-from oncemq.protocol.replies import GetReply, PutReply, Reply, SchemasReply, expect
+from oncemq.protocol.replies import GetReply, LoginReply, PutReply, Reply, SchemasReply, expect
 
 R = TypeVar("R", bound=Reply)
 
@@ -88,20 +93,45 @@ class Link:
             BrokerSession, urls, label=label, timeout_s=timeout_s, tries=tries, report_at_once=at_once
         )
         self._loop = asyncio.get_running_loop()
+        #: The caller that it belongs to; "" = the gateway itself, or everybody where there are no users.
+        self.caller = ""
         self._session = self._start_session()
         #: For commands that wait, from the first one on: a thousand long polls don't slow the other commands down.
-        self._poll_session: BrokerSession | None = None
-        self._batchers: dict[tuple[str, bool], PutBatcher] = {}
+        self._poll_sessions: list[BrokerSession] = []
+        self._batchers: dict[tuple[str, str, bool], PutBatcher] = {}
         self.schemas = GatewaySchemas(partial(self.query, kind=SchemasReply))
+
+    def for_caller(self, caller: str) -> Link:
+        """Return this connection for one caller (`LoginReply.caller`). Nothing that it remembers, such as schemas, is
+        shared with other callers. Only the gateway's own link is closed."""
+        if caller == self.caller:
+            return self
+        link = copy(self)
+        link.caller = caller
+        link.schemas = GatewaySchemas(partial(link.query, kind=SchemasReply))
+        return link
+
+    async def login(self, kind: str, credential: str, address: str, listener: str) -> LoginReply:
+        """Find the caller of a credential (protocol/commands: TOKEN, MAC, CURVE or NO_CREDENTIAL). Raises
+        Unauthenticated, RateLimited and BrokerAway."""
+        raw, _ = await self._ask(Login(kind, credential, address, listener))
+        return expect(raw, LoginReply)
+
+    def principal(self, name: str) -> str:
+        """Return the principal of a caller's idempotency keys. The keys of a user are the user's own."""
+        return f"{self.caller.partition('/')[0]}/{name}" if self.caller else name
+
+    def _as_caller(self, command: Command) -> Command:
+        return As(self.caller, command) if self.caller and not isinstance(command, As) else command
 
     def _usable_driver(self, *, waits: bool = False) -> EventLoopDriver:
         if self._session.is_closed:
             raise errors.Stopping("the gateway is stopping")
         if not waits:
             return self._session.driver()
-        if self._poll_session is None:
-            self._poll_session = self._start_session()
-        return self._poll_session.driver()
+        if not self._poll_sessions:
+            self._poll_sessions.append(self._start_session())
+        return self._poll_sessions[0].driver()
 
     async def operate(self, operation: Operation, payload: Payloads = None) -> Reply:
         """Send an operation under the next number of the gateway's session: it happens once, while the gateway lives.
@@ -120,7 +150,7 @@ class Link:
     async def _operate(self, operation: Operation, payload: Payloads) -> Reply:
         driver = self._usable_driver()
         try:
-            return (await self._wait_for(driver, driver.core.submit(operation, payload)))[0]
+            return (await self._wait_for(driver, driver.core.submit(operation, payload, caller=self.caller)))[0]
         except (errors.Fenced, errors.SessionUnknown) as error:
             raise error_for_caller(driver, error) from None
 
@@ -180,7 +210,7 @@ class Link:
         if payload is not None:
             await self._learn_limits(payload)
         driver = self._usable_driver(waits=bool(getattr(command, "wait_ms", 0)))
-        pending = driver.core.ask(command, payload, give_up_ms=give_up_ms)
+        pending = driver.core.ask(self._as_caller(command), payload, give_up_ms=give_up_ms)
         try:
             return await self._wait_for(driver, pending)
         except asyncio.CancelledError:
@@ -259,24 +289,25 @@ class Link:
     def _put_batched(
         self, topic: str, value: bytes, key: bytes | None, headers: Headers | None, create: bool
     ) -> asyncio.Future[PutReply]:
-        batcher = self._batchers.get((topic, create))
+        batcher = self._batchers.get((self.caller, topic, create))
         if batcher is None:
             batcher = PutBatcher(self._loop, self._submit_put, self._discard_batcher, topic, create)
-            self._batchers[topic, create] = batcher
+            self._batchers[self.caller, topic, create] = batcher
         return batcher.add(value, key, headers)
 
     def _submit_put(self, operation: Put, payload: bytes) -> tuple[EventLoopDriver, Pending]:
         driver = self._usable_driver()
-        return driver, driver.core.submit(*claim_payloads(operation, (payload,), self.schemas.find))
+        claimed, payloads = claim_payloads(operation, (payload,), self.schemas.find)
+        return driver, driver.core.submit(claimed, payloads, caller=self.caller)
 
     def _discard_batcher(self, batcher: PutBatcher) -> None:
-        self._batchers.pop((batcher.topic, batcher.create), None)
+        self._batchers.pop((self.caller, batcher.topic, batcher.create), None)
 
     def close(self) -> None:
         """Close the connection. Later calls raise Stopping."""
         self._session.close()
-        if self._poll_session is not None:
-            self._poll_session.close()
+        for session in self._poll_sessions:
+            session.close()
 
 
 def _resolve(future: asyncio.Future[tuple[Reply, Sequence[Frame]]], pending: Pending) -> None:

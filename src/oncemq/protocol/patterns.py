@@ -67,6 +67,29 @@ def matches(levels: Sequence[str], name: str) -> bool:
     return len(levels) in reached
 
 
+def covers(levels: Sequence[str], pattern: str) -> bool:
+    """Return whether the levels of a pattern match every name that another pattern matches. False may be wrong in rare
+    cases (`*.#` and `#.a`), True never is.
+
+    >>> covers(["orders", "#"], "orders.*.eu"), covers(["orders", "*"], "orders.#")
+    (True, False)
+    """
+    # The levels of the other pattern are read like those of a name. Its `#` can only be part of a `#`.
+    reached = _past_hashes(levels, {0})
+    for part in pattern.split("."):
+        following = set()
+        for at in reached:
+            if at < len(levels):
+                if levels[at] == "#":
+                    following.add(at)
+                elif levels[at] == part or (levels[at] == "*" and part != "#"):
+                    following.add(at + 1)
+        if not following:
+            return False
+        reached = _past_hashes(levels, following)
+    return len(levels) in reached
+
+
 def _past_hashes(levels: Sequence[str], reached: set[int]) -> set[int]:
     found = set(reached)
     for at in reached:

@@ -395,6 +395,16 @@ class HealthReply(msgspec.Struct, array_like=True, frozen=True, tag="health"):
         return 0 <= self.writable_bytes < _BOUNDLESS_BYTES
 
 
+class LoginReply(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="login"):
+    """The user of a credential."""
+
+    #: Names the user and the credential in commands of a gateway (`As`, `Numbered.caller`). "" = there are no users:
+    #: everybody may do everything.
+    caller: str
+    #: The key of the MAC, for a login of the kind MAC.
+    key: bytes = b""
+
+
 Verdict = (
     Done
     | Refusal
@@ -432,6 +442,7 @@ Reply = (
     | KeysReply
     | SharesReply
     | HealthReply
+    | LoginReply
 )
 
 

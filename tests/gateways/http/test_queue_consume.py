@@ -117,7 +117,7 @@ def test_a_request_may_wait_for_a_message(queue: Queue, form: dict[str, Any]) ->
         waiting = asyncio.ensure_future(
             queue.client.get("/consumer/consume", params=asked | {"wait_ms": 60_000}, headers=form.get("headers"))
         )
-        while not queue.app._link or queue.app._link._poll_session is None:
+        while not queue.app._link or not queue.app._link._poll_sessions:
             await asyncio.sleep(0.001)
         # Other requests are not delayed meanwhile.
         other = await queue.client.get("/consumer/consume", params=asked)

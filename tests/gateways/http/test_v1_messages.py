@@ -314,5 +314,5 @@ def test_who_waits_is_told_when_the_gateway_stops(v1: V1) -> None:
 
 
 def _parked(v1: V1) -> int:
-    session = v1.app._link._poll_session if v1.app._link is not None else None
-    return 0 if session is None else len(session.driver().core._commands.unnumbered)
+    sessions = v1.app._link._poll_sessions if v1.app._link is not None else []
+    return sum(len(session.driver().core._commands.unnumbered) for session in sessions)

@@ -44,7 +44,7 @@ from oncemq.client.core.sender import RequestSender
 from oncemq.client.core.validation import check_command, check_operation, check_payloads, too_large
 from oncemq.client.outbox.contract import Outbox, is_transient
 from oncemq.protocol import errors
-from oncemq.protocol.commands import Bye, Command, Keyed, Numbered, Operation, Put
+from oncemq.protocol.commands import As, Bye, Command, Keyed, Numbered, Operation, Put
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import Done
 
@@ -95,8 +95,10 @@ class Core:
         *,
         give_up_ms: float = 0.0,
         on_done: Callable[[Pending], None] | None = None,
+        caller: str = "",
     ) -> Pending:
-        """Submit a numbered operation: it is executed once, in the order of these calls.
+        """Submit a numbered operation: it is executed once, in the order of these calls. A gateway does it for a
+        `caller`.
 
         With an outbox there is no time limit unless `give_up_ms` sets one, and the operation is executed even if the
         limit passes. Raises TypeError, NameInvalid, Malformed or TooLarge for an operation that can't be sent, and
@@ -107,7 +109,7 @@ class Core:
         payloads = _checked(operation, payload)
         pending = Pending(give_up_ms or self.options.patience_ms, on_done)
         if self._accepts(pending, operation, payloads):
-            self._window.add(PendingCommand(operation, payloads, pending))
+            self._window.add(PendingCommand(operation, payloads, pending, caller=caller))
         return pending
 
     # A put that is alone. Its request is sent before it is noted, so that the broker works meanwhile.
@@ -169,7 +171,8 @@ class Core:
         """Submit a command that is safe to repeat: a get, an ack, a read, a list, a health check; or an operation of
         another session or under a key, which identify a repetition. Raises as `submit` does."""
         check_command(command)
-        operation = command.operation if isinstance(command, Keyed | Numbered) else None
+        plain = command.command if isinstance(command, As) else command
+        operation = plain.operation if isinstance(plain, Keyed | Numbered) else None
         payloads = _frames_of(payload)
         if operation is not None:
             check_payloads(operation, payloads)

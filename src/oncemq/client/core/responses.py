@@ -205,5 +205,5 @@ def _ends_session(command: PendingCommand, refusal: Refusal) -> bool:
     subscription gets SUBSCRIPTION_FENCED, except for `Close`, where FENCED may mean either: the next command shows
     which."""
     if refusal.code == "FENCED":
-        return not isinstance(command.body, Close)
-    return refusal.code == "SESSION_UNKNOWN" and not isinstance(command.body, RemoveSession)
+        return not isinstance(command.plain, Close)
+    return refusal.code == "SESSION_UNKNOWN" and not isinstance(command.plain, RemoveSession)

@@ -34,8 +34,9 @@ class RequestSender:
         for command in self._commands.unnumbered:
             if not command.must_send or now_ms < command.not_before_ms:
                 continue
-            if isinstance(command.body, Get | GetAny | Read | Take):
-                requests.append(self._unnumbered_request((command,), now_ms, command.body.wait_ms))
+            plain = command.plain
+            if isinstance(plain, Get | GetAny | Read | Take):
+                requests.append(self._unnumbered_request((command,), now_ms, plain.wait_ms))
             elif full := builder.add(command):
                 requests.append(self._unnumbered_request(full, now_ms))
         if builder.commands:
@@ -70,7 +71,7 @@ class RequestSender:
         self._commands.observer.sending(session, commands)
         sent = self._requests.add(commands, now_ms, self._options.timeout_ms)
         numbered = [
-            Numbered(session, epoch, command.number, seen_below, command.body)  # type: ignore[arg-type]
+            Numbered(session, epoch, command.number, seen_below, command.body, command.caller)  # type: ignore[arg-type]
             for command in commands
         ]
         payloads = [payload for command in commands for payload in command.payloads]

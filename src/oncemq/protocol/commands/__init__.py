@@ -51,6 +51,8 @@ class Numbered(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="n"):
     #: The client has received all replies below this number: the broker may delete those verdicts.
     seen_below: int
     operation: Operation
+    #: Only from a gateway: the operation is done for this caller (`LoginReply.caller`). The session is the gateway's.
+    caller: str = ""
 
 
 class Keyed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="k"):
@@ -242,7 +244,40 @@ class Health(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="health
     pass
 
 
-Command = (
+#: Kinds of credentials: a token; the id of a token that a MAC was made with; the public key of a CURVE client, as text;
+#: nothing.
+TOKEN = "token"
+MAC = "mac"
+CURVE = "curve"
+NO_CREDENTIAL = "none"
+
+
+class Login(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="login"):
+    """Only from a gateway: find the user of a credential that a caller of the gateway has presented."""
+
+    #: TOKEN, MAC, CURVE or NO_CREDENTIAL.
+    kind: str
+    credential: str = ""
+    #: The caller's address without its port: failed attempts are limited per address.
+    address: str = ""
+    #: What the caller has connected to, for the audit log: `http`, `text`, `push` or `udp`.
+    listener: str = ""
+
+
+class AuthReload(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="auth_reload"):
+    """Read auth.toml, certificates and keys again. Refused if they are not valid: then the former ones stay in
+    force."""
+
+
+class As(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="as"):
+    """Only from a gateway: a command of one of its callers. Everything in it, also a session, is the caller's."""
+
+    #: `LoginReply.caller`
+    caller: str
+    command: PlainCommand
+
+
+PlainCommand = (
     Hello
     | Bye
     | Numbered
@@ -266,11 +301,17 @@ Command = (
     | Keys
     | Shares
     | Health
+    | Login
+    | AuthReload
 )
+
+Command = PlainCommand | As
 
 
 def payloads_of(command: Command) -> tuple[Envelope, ...]:
     """Return the envelopes of a command's payloads, in the order of the payload frames."""
+    if type(command) is As:
+        return payloads_of(command.command)
     if type(command) is Numbered or type(command) is Keyed:
         return envelopes_of(command.operation)
     return ()

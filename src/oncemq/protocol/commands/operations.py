@@ -257,6 +257,27 @@ class RemoveKeys(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="re
     keys: tuple[str, ...]
 
 
+#: What can be assigned to another user.
+SUBSCRIPTION = "subscription"
+SESSION = "session"
+WRITER = "writer"
+ENTRY = "entry"
+ASSIGNABLE = (SUBSCRIPTION, SESSION, WRITER, ENTRY)
+
+
+class Assign(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="assign"):
+    """Give something to another user. Only for administrators."""
+
+    #: SUBSCRIPTION, SESSION, WRITER or ENTRY (of the registry).
+    kind: str
+    #: The subscriber, the name of the session or writer, or the key of the entry.
+    name: str
+    #: The user; "" = nobody: the first user who takes it over becomes its owner.
+    owner: str
+    #: The topic or pattern of a subscription, or the namespace of an entry.
+    of: str = ""
+
+
 class PutSchema(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="put_schema"):
     """Add a version to the schema of a topic. A schema that the topic has already returns its version."""
 
@@ -289,6 +310,7 @@ Operation = (
     | RemoveSession
     | RemoveKeys
     | PutSchema
+    | Assign
 )
 
 

@@ -8,6 +8,9 @@
     │   ├── NameInvalid              NAME_INVALID
     │   ├── TooLarge                 TOO_LARGE
     │   ├── LimitReached             LIMIT_REACHED
+    │   ├── Unauthenticated          UNAUTHENTICATED
+    │   ├── Forbidden                FORBIDDEN
+    │   ├── QuotaReached             QUOTA_REACHED
     │   ├── TopicUnknown             TOPIC_UNKNOWN
     │   ├── TopicExists              TOPIC_EXISTS
     │   ├── TopicGone                TOPIC_GONE
@@ -56,6 +59,7 @@
     │   ├── DiskFull                 DISK_FULL
     │   ├── TopicFull                TOPIC_FULL
     │   ├── KeysFull                 KEYS_FULL
+    │   ├── RateLimited              RATE_LIMITED
     │   ├── Overloaded               OVERLOADED
     │   ├── Stopping                 STOPPING
     │   ├── Standby                  STANDBY

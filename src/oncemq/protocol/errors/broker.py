@@ -61,6 +61,40 @@ class LimitReached(Refused):
     http_advice = "Delete what is no longer needed (DELETE /v1/topics/{topic}), or raise the broker's limit."
 
 
+# Users.
+
+
+class Unauthenticated(Refused):
+    """The broker does not know the credentials, or there are none."""
+
+    code = "UNAUTHENTICATED"
+    exit_code = 10
+    http_status = 401
+    advice = (
+        "Give a valid token: `connect(token=…)`, ONCEMQ_TOKEN or `oncemq context add`. An administrator creates one "
+        "with `oncemq auth token USER`."
+    )
+    http_advice = "Send `Authorization: Bearer TOKEN`. An administrator creates a token with `oncemq auth token USER`."
+
+
+class Forbidden(Refused):
+    """The user does not have the right to do this."""
+
+    code = "FORBIDDEN"
+    exit_code = 10
+    http_status = 403
+    advice = "An administrator grants rights: `oncemq auth grant USER VERB TOPIC`. `oncemq auth check` explains."
+
+
+class QuotaReached(Refused):
+    """A quota of the user is reached: number of topics, subscriptions, sessions, keys or registry entries, or bytes
+    stored."""
+
+    code = "QUOTA_REACHED"
+    http_status = 429
+    advice = "Delete what is no longer needed, or ask an administrator for a larger quota in auth.toml."
+
+
 # Topics and subscriptions.
 
 

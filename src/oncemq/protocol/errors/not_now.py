@@ -56,6 +56,15 @@ class KeysFull(NotNow):
     )
 
 
+class RateLimited(NotNow):
+    """The user, or the address, has reached a limit per time: messages per second, bytes in flight, or failed
+    logins."""
+
+    code = "RATE_LIMITED"
+    http_status = 429
+    advice = "The client retries automatically. An administrator sets the quotas of a user in auth.toml."
+
+
 class Overloaded(NotNow):
     """The broker is overloaded."""
 

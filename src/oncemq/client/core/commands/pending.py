@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from oncemq.protocol import errors
-from oncemq.protocol.commands import Command, Operation
+from oncemq.protocol.commands import As, Command, Operation
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.replies import Refusal, Reply
 
@@ -82,6 +82,7 @@ class PendingCommand:
 
     __slots__ = (
         "body",
+        "caller",
         "decided_count",
         "is_completed",
         "losses",
@@ -103,8 +104,11 @@ class PendingCommand:
         payloads: tuple[Frame, ...],
         pending: Pending | None,
         outbox_number: int = 0,
+        caller: str = "",
     ) -> None:
         self.body = body
+        #: Of a gateway's numbered operation: for whom it is done.
+        self.caller = caller
         #: In the order of the operation's envelopes.
         self.payloads = payloads
         #: None: no caller waits for it, but its number must still be used.
@@ -126,6 +130,11 @@ class PendingCommand:
         self.lost_ms = 0.0
         #: Of a numbered command: they count since this many commands were decided.
         self.decided_count = 0
+
+    @property
+    def plain(self) -> Operation | Command:
+        """What it does, whoever it is for."""
+        return self.body.command if isinstance(self.body, As) else self.body
 
     @property
     def payload_bytes(self) -> int:

@@ -284,6 +284,6 @@ class RequestTable:
 def _repeated_reply_bytes(sent: SentRequest) -> int:
     """The size of a reply with messages that did not arrive in time at the first attempt."""
     is_repeated = any(
-        isinstance(command.body, Get | GetAny | Read | Take) and command.losses for command in sent.commands
+        isinstance(command.plain, Get | GetAny | Read | Take) and command.losses for command in sent.commands
     )
     return _REPLY_BYTES_MAX if is_repeated else 0
