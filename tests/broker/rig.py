@@ -8,6 +8,7 @@ from typing import TypeVar
 from oncemq.broker.housekeeping import Policy
 from oncemq.broker.loop import Broker
 from oncemq.broker.network import Arrival
+from oncemq.broker.security.security import Security
 from oncemq.journal.contract import Group, Journal, RecordRef
 from oncemq.journal.memory import MemoryJournal
 from oncemq.protocol import errors, replies
@@ -41,6 +42,8 @@ class FakeNetwork:
     def __init__(self, story: list[str] | None = None) -> None:
         self.arriving: list[Arrival] = []
         self.sent: list[tuple[bytes, list[Frame]]] = []
+        #: Peer → the caller that it has logged in as.
+        self.callers: dict[bytes, str] = {}
         self._story = story if story is not None else []
 
     def take(self, wait_ms: int) -> list[Arrival]:
@@ -49,6 +52,9 @@ class FakeNetwork:
 
     def when_gone(self, call: Callable[[bytes], None]) -> None:
         self.gone = call
+
+    def caller_of(self, peer: bytes) -> str:
+        return self.callers.get(peer, "")
 
     def is_reading(self, peer: bytes) -> bool:
         return True
@@ -98,7 +104,11 @@ class Rig:
     """A broker, and any number of peers."""
 
     def __init__(
-        self, journal: Journal | None = None, limits: Limits | None = None, policy: Policy | None = None
+        self,
+        journal: Journal | None = None,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+        security: Security | None = None,
     ) -> None:
         self.story: list[str] = []
         self.journal = journal if journal is not None else TellingJournal(self.story)
@@ -107,13 +117,22 @@ class Rig:
         self.limits = limits or Limits()
         self.policy = policy or Policy(look_every_ms=0)
         self.trust_clock = False
+        self.security = security
         self.broker = self._broker()
         self.numbers: dict[str, int] = {}
         self.epochs: dict[str, int] = {}
         self._requests = 0
 
     def _broker(self) -> Broker:
-        return Broker(self.journal, self.network, self.clock, self.limits, self.policy, trust_clock=self.trust_clock)
+        return Broker(
+            self.journal,
+            self.network,
+            self.clock,
+            self.limits,
+            self.policy,
+            trust_clock=self.trust_clock,
+            security=self.security,
+        )
 
     def restart(self) -> None:
         """Crash: only what was synced is kept."""

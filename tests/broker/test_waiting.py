@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from oncemq.engine.caller import Caller
 from oncemq.engine.decide.decision import Decision
 from oncemq.journal.contract import WriteSlot
 from oncemq.protocol.batch import checksum, encode_batch
@@ -471,9 +472,11 @@ def test_a_settle_wakes_no_member_without_messages(monkeypatch: pytest.MonkeyPat
     takes: list[str] = []
     real = rig.broker.engine.step
 
-    def step(now_ms: int, place: WriteSlot, command: Command, refusal: Refusal | None = None) -> Decision:
+    def step(
+        now_ms: int, place: WriteSlot, command: Command, refusal: Refusal | None, caller: Caller | None
+    ) -> Decision:
         takes.extend([command.member] if isinstance(command, Take) else [])
-        return real(now_ms, place, command, refusal)
+        return real(now_ms, place, command, refusal, caller)
 
     monkeypatch.setattr(rig.broker.engine, "step", step)
     rig.post([rig.numbered(group.settle(lease.token, 0))])
@@ -717,10 +720,12 @@ def test_a_bug_in_a_retry_is_answered_and_stops_no_other_request(monkeypatch: py
     waiting = _parked(rig, rig.subscribe())
     real = rig.broker.engine.step
 
-    def step(now_ms: int, place: WriteSlot, command: Command, refusal: Refusal | None = None) -> Decision:
+    def step(
+        now_ms: int, place: WriteSlot, command: Command, refusal: Refusal | None, caller: Caller | None
+    ) -> Decision:
         if isinstance(command, Get):
             raise ZeroDivisionError
-        return real(now_ms, place, command, refusal)
+        return real(now_ms, place, command, refusal, caller)
 
     monkeypatch.setattr(rig.broker.engine, "step", step)
     stored = _post_put(rig, b"one")

@@ -92,6 +92,9 @@ class _Hub:
 
     def when_gone(self, call: Callable[[bytes], None]) -> None: ...
 
+    def caller_of(self, peer: bytes) -> str:  # noqa: ARG002
+        return ""
+
     def is_reading(self, peer: bytes) -> bool:  # noqa: ARG002
         return True
 

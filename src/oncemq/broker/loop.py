@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from oncemq.broker.batch_reader import BatchReader
 from oncemq.broker.clock import Clock, start_clock
@@ -21,12 +22,15 @@ from oncemq.broker.requests.request_queue import PeerQueue, RequestQueue
 from oncemq.broker.requests.waiting import WaitingRequests
 from oncemq.broker.requests.work import RefusalBudget, units_of_header
 from oncemq.broker.round import Round
+from oncemq.broker.security.caller import Caller
+from oncemq.broker.security.security import Security
 from oncemq.broker.sql_projection import project
 from oncemq.journal.contract import Group, Journal
 from oncemq.protocol import errors
+from oncemq.protocol.commands import As, AuthReload, Command, Health, Login, PlainCommand
 from oncemq.protocol.frames import Frame, decode_request, encode_not_now, encode_refusal
 from oncemq.protocol.limits import Limits
-from oncemq.protocol.replies import HealthReply, NotNow
+from oncemq.protocol.replies import Done, HealthReply, LoginReply, NotNow, Refusal, Reply
 from oncemq.protocol.text_hint import hint_for_text
 from oncemq.protocol.version import __version__
 
@@ -56,8 +60,9 @@ class Broker:
         policy: Policy | None = None,
         *,
         trust_clock: bool = False,
+        security: Security | None = None,
     ) -> None:
-        """`trust_clock` confirms a leap of the clock (clock.py)."""
+        """`trust_clock` confirms a leap of the clock (clock.py). Without `security`, everybody may do everything."""
         self.journal = journal
         self.network = network
         self.clock = clock
@@ -77,6 +82,15 @@ class Broker:
         #: Peers whose connections have ended since the last round, or that have requests in the queue.
         self._gone: list[bytes] = []
         network.when_gone(self._gone.append)
+        self.security = security
+        if security is not None:
+            security.attach(self.engine.state, self.counters)
+            security.on_reload.append(self.waiting.try_all)
+        self._answers: dict[type, Callable[[Any, Caller | None], Reply]] = {
+            Health: self._health,
+            Login: self._login,
+            AuthReload: self._reload,
+        }
         self._queue = RequestQueue()
         #: Replies to requests that were refused without a decision.
         self._refused: list[tuple[bytes, list[Frame]]] = []
@@ -117,24 +131,27 @@ class Broker:
         is_full = queue.is_full
         arrivals = self.network.take(wait_ms)
         now_ms = self.clock.now_ms()
+        security = self.security if self.security is not None and self.security.limits_in_flight else None
         for peer, frames in arrivals:
             if is_full and queue.is_share_used(peer):
                 self._refuse(peer, frames)
+            elif security is not None and (refusal := security.refuse_in_flight(self.network.caller_of(peer), frames)):
+                self._refuse(peer, frames, errors.RateLimited(refusal.text))
             else:
                 queue.add(peer, frames, now_ms)
         return now_ms
 
-    def _refuse(self, peer: bytes, frames: Sequence[Frame]) -> None:
-        """Answer that the queue is full. What exceeds the budget gets no answer: clients send it again."""
+    def _refuse(self, peer: bytes, frames: Sequence[Frame], why: errors.NotNow = _QUEUE_FULL) -> None:
+        """Answer that there are too many requests. What exceeds the budget gets no answer: clients send it again."""
         self.counters["overloaded"] += 1
         if not self._refusal_budget.is_over(peer):
-            reply = encode_not_now(frames, _QUEUE_FULL)
+            reply = encode_not_now(frames, why)
             self._refusal_budget.spend(peer, sum(map(len, (*frames[:1], *reply))))
             self._refused.append((peer, reply))
 
     def _decide(self, builder: GroupBuilder) -> tuple[list[Request], list[tuple[bytes, list[Frame]]]]:
         """Return the requests that are answered in this round, and refusals of requests that were not decided."""
-        current = Round(self.engine, builder, self.waiting, self.counters, self._health, self.clock)
+        current = Round(self.engine, builder, self.waiting, self.counters, self._answers, self.clock, self.security)
         if self._is_tick_late:
             current.tick()
         current.wake_unserved()
@@ -184,6 +201,11 @@ class Broker:
     def _next_request(self, current: Round, queue: PeerQueue) -> Request | None:
         """Return the next request of a peer, or None if it can't be decoded."""
         frames = self._queue.take(queue)
+        caller = ""
+        if self.security is not None:
+            caller = self.network.caller_of(queue.peer)
+            if self.security.limits_in_flight:
+                self.security.note_decided(caller, frames)
         units = units_of_header(frames)
         if units:
             current.budget.spend(units)
@@ -195,7 +217,11 @@ class Broker:
             current.budget.spend(1)
             self._refused.append((queue.peer, encode_refusal(frames, error)))
             return None
-        return Request(queue.peer, decoded.request_id, decoded.commands, payloads)
+        commands: tuple[Command, ...] = decoded.commands
+        behalves: tuple[str, ...] = ()
+        if As in map(type, commands):
+            commands, behalves = _unwrapped(commands)
+        return Request(queue.peer, decoded.request_id, commands, payloads, caller, behalves)
 
     def _warn_of_text(self, frames: Sequence[Frame]) -> None:
         """Log that a peer uses the wrong listener, at most once a minute."""
@@ -220,6 +246,8 @@ class Broker:
             self._record_time(builder.now_ms, self._record_time_every_ms)
         if self._gone:
             self._forget_gone()
+        if self.security is not None:
+            self.security.audit.flush()
         self.housekeeping.after_round(builder)
 
     def _forget_gone(self) -> None:
@@ -283,16 +311,32 @@ class Broker:
         request.refuse_rest(NotNow("STOPPING", "the broker is stopping"))
         self._send(request.peer, request.encode_response(self.reader))
 
-    def _health(self, now_ms: int) -> HealthReply:
+    def _login(self, command: Login, _: Caller | None) -> Reply:
+        return self.security.login(command) if self.security is not None else LoginReply("")
+
+    def _reload(self, _: AuthReload, caller: Caller | None) -> Reply:
+        if self.security is None:
+            return Refusal("UNSUPPORTED", "this broker has no auth.toml")
+        return self.security.reload(caller.name if caller is not None else "") or Done()
+
+    def _health(self, _: Health, caller: Caller | None) -> HealthReply:
         state = self.engine.state
+        now_ms = self.clock.now_ms()
+        is_viewer = caller is None or caller.is_viewer or caller.is_gateway
         return HealthReply(
             __version__,
             state.broker_id,
-            self.journal.describe(),
+            self.journal.describe() if is_viewer else "",
             now_ms,
             now_ms - self.started_ms,
             len(state.topics),
             len(state.sessions),
             self.journal.writable_bytes(),
-            dict(self.counters),
+            dict(self.counters) if is_viewer else {},
         )
+
+
+def _unwrapped(commands: Sequence[Command]) -> tuple[tuple[PlainCommand, ...], tuple[str, ...]]:
+    """Return commands without those for whom a gateway sends them, and whom it sends each of them for."""
+    plain = tuple(command.command if isinstance(command, As) else command for command in commands)
+    return plain, tuple(command.caller if isinstance(command, As) else "" for command in commands)

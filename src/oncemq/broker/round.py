@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from oncemq.broker.clock import Clock
 from oncemq.broker.event_log import is_logged, log_level, log_lines
@@ -23,10 +24,12 @@ from oncemq.broker.requests.waiting import (
 )
 from oncemq.broker.requests.work import ROUND_UNITS_MAX, WorkBudget, units_of
 from oncemq.broker.schema_checks import refuse_values
+from oncemq.broker.security.caller import Caller
+from oncemq.broker.security.security import OPEN, Authorization, Security
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.ticks import TICK_BYTES_MAX
 from oncemq.engine.engine import ApplyFailed, Engine
-from oncemq.engine.event_bytes import need_bytes
+from oncemq.engine.event_bytes import need_bytes, owned_bytes
 from oncemq.engine.events import (
     Acked,
     Committed,
@@ -49,10 +52,10 @@ from oncemq.engine.events import (
 )
 from oncemq.journal.contract import WriteSlot
 from oncemq.protocol.batch import batch_problem, checksum
-from oncemq.protocol.commands import Command, Envelope, Get, GetAny, Health, Leave, Read, Take, payloads_of
+from oncemq.protocol.commands import Command, Envelope, Get, GetAny, Leave, Read, Take, payloads_of
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import WAIT_MS_MAX
-from oncemq.protocol.replies import Done, HealthReply, NotNow, Refusal, TakeReply
+from oncemq.protocol.replies import Done, NotNow, Refusal, Reply, TakeReply
 
 log = logging.getLogger("oncemq.broker")
 
@@ -74,9 +77,11 @@ class Round:
         builder: GroupBuilder,
         waiting: WaitingRequests,
         counters: Counter[str],
-        health: Callable[[int], HealthReply],
+        answers: Mapping[type, Callable[[Any, Caller | None], Reply]],
         clock: Clock,
+        security: Security | None = None,
     ) -> None:
+        """`answers` has the commands that the engine does not decide."""
         #: Of the turns of peers. Waiting requests that are woken have a budget of their own.
         self.budget = WorkBudget(clock, builder.now_ms)
         self.finished: list[Request] = []
@@ -86,8 +91,10 @@ class Round:
         self._builder = builder
         self._waiting = waiting
         self._counters = counters
-        self._health = health
+        self._answers = answers
         self._clock = clock
+        #: None if there are no users.
+        self._security = security if security is not None and security.users is not None else None
         #: Targets with waiting requests that an event of this round may have served, in the order of the events.
         self._to_wake: dict[WaitTarget, None] = {}
         self._replaced: list[Request] = []
@@ -103,7 +110,7 @@ class Round:
             if index and self._is_reply_full(request, command):
                 request.answer(_REPLY_FULL)
                 continue
-            decision = self._step(command, request.payloads[index])
+            decision = self._step(request, index)
             if decision is None:
                 self.full = True
                 return self._interrupt(request)
@@ -238,9 +245,12 @@ class Round:
         command = request.commands[0]
         if isinstance(command, Take):
             # The leases of a take are recorded.
-            return self._step(command, ())
+            return self._step(request, 0)
+        caller, refusal, _ = self._authorize(request, 0) if self._security is not None else OPEN
+        if refusal is not None:
+            return Decision(refusal)
         # A waiting get or read records nothing, so it needs no space in the group.
-        return self._decide(NO_SPACE, command)
+        return self._decide(NO_SPACE, command, None, caller)
 
     def _finish(self, request: Request) -> None:
         """Answer with the messages that there are, even if there are none."""
@@ -248,38 +258,62 @@ class Round:
         request.answer(decision or Decision(NotNow("OVERLOADED", "the group has no space left; ask again")))
         self.finished.append(request)
 
-    def _step(self, command: Command, payloads: tuple[Frame, ...]) -> Decision | None:
+    def _authorize(self, request: Request, index: int) -> Authorization:
+        assert self._security is not None
+        return self._security.authorize(
+            request.caller, request.behalf_of(index), request.commands[index], self._builder.now_ms
+        )
+
+    def _step(self, request: Request, index: int) -> Decision | None:
         """Decide a command and record its event. Return None if the group has no space."""
         builder = self._builder
+        command, payloads = request.commands[index], request.payloads[index]
         need = need_bytes(command)
+        if self._security is not None:
+            need += owned_bytes(command) if need else 0
         if need > builder.capacity_bytes:
             return Decision(_too_large(need, builder.capacity_bytes))
         slot = builder.next_slot(need)
         if slot is None:
             return None
-        if type(command) is Health:
-            return Decision(self._health(builder.now_ms))
+        caller: Caller | None = None
+        refusal: Refusal | NotNow | None = None
+        if self._security is not None:
+            # Once there is space: a command that waits for the next group is counted once.
+            caller, refusal, is_recorded = self._authorize(request, index)
+            if refusal is not None and not is_recorded:
+                return Decision(refusal)
+        if (answer := self._answers.get(type(command))) is not None:
+            return Decision(answer(command, caller))
         envelopes = payloads_of(command) if payloads else ()
         for envelope, payload in zip(envelopes, payloads, strict=True):
             if checksum(payload) != envelope.checksum:
                 return Decision(NotNow("DAMAGED_IN_TRANSIT", "the payload does not match its checksum"))
             if (problem := batch_problem(payload, envelope.count, envelope.schema_version)) is not None:
                 return Decision(Refusal(problem.code, problem.text))
-        try:
-            refusal = refuse_values(self._engine.state, command, payloads)
-        except Exception:
-            return _failed(command)
-        decision = self._decide(slot, command, refusal)
+        if refusal is None:
+            try:
+                refusal = refuse_values(self._engine.state, command, payloads)
+            except Exception:
+                return _failed(command)
+        assert not isinstance(refusal, NotNow)
+        decision = self._decide(slot, command, refusal, caller)
         event = decision.event
         if event is not None:
             self._record(event, need)
             if payloads:
                 self._add_payloads(event, envelopes, payloads)
+            if decision.owned is not None:
+                self._builder.add(decision.owned, 0)
+            if self._security is not None:
+                self._security.note_change(caller, command, event, builder.now_ms)
         return decision
 
-    def _decide(self, slot: WriteSlot, command: Command, refusal: Refusal | None = None) -> Decision:
+    def _decide(
+        self, slot: WriteSlot, command: Command, refusal: Refusal | None = None, caller: Caller | None = None
+    ) -> Decision:
         try:
-            decision = self._engine.step(self._builder.now_ms, slot, command, refusal)
+            decision = self._engine.step(self._builder.now_ms, slot, command, refusal, caller)
         except ApplyFailed:
             raise
         except Exception:

@@ -16,13 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from oncemq.engine import events
 from oncemq.engine.apply.dispatch import apply
+from oncemq.engine.caller import Caller
 from oncemq.engine.decide import lists, reads, schemas
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.decision_context import DecisionContext, limit_reached
 from oncemq.engine.decide.keys import refuse_new_key
 from oncemq.engine.decide.operations import decide
+from oncemq.engine.decide.owners import new_owners
 from oncemq.engine.decide.subscriptions import leases
 from oncemq.engine.decide.subscriptions.ownership import find_owner, find_shared, note_heard
 from oncemq.engine.decide.subscriptions.takes import decide_take
@@ -83,13 +87,35 @@ class Engine:
     # Commands.
 
     def step(
-        self, now_ms: int, slot: WriteSlot, command: commands.Command, refusal: replies.Refusal | None = None
+        self,
+        now_ms: int,
+        slot: WriteSlot,
+        command: commands.Command,
+        refusal: replies.Refusal | None = None,
+        caller: Caller | None = None,
     ) -> Decision:
         """Decide a command and apply the outcome. Payloads would be written to `slot`.
 
-        `refusal` is what the broker has against the payloads, which the engine does not read. A numbered or keyed
-        command is refused with it, unless it was decided before.
+        `refusal` is what the broker has against the payloads, which the engine does not read, or against the caller. A
+        numbered or keyed command is refused with it, unless it was decided before. `caller` owns what the command
+        creates, and sees only a part of lists.
         """
+        if caller is None:
+            return self._step(now_ms, slot, command, refusal)
+        if type(command) in lists.LISTS:
+            return Decision(lists.LISTS[type(command)](self.state, command, caller))
+        decision = self._step(now_ms, slot, command, refusal)
+        if decision.event is None:
+            return decision
+        owned = new_owners(self.state, decision.event, caller.user)
+        if owned is None:
+            return decision
+        self.apply(now_ms, owned)
+        return msgspec.structs.replace(decision, owned=owned)
+
+    def _step(
+        self, now_ms: int, slot: WriteSlot, command: commands.Command, refusal: replies.Refusal | None
+    ) -> Decision:
         if refusal is None:
             return self._handlers[type(command)](now_ms, slot, command)
         assert isinstance(command, commands.Numbered | commands.Keyed)

@@ -28,6 +28,8 @@ _RANGE_BYTES_MAX = 40
 SEEK_BYTES_MAX = 32 * SEEK_TOPICS_MAX
 #: Maximum number of held and lost pieces per range of a settle.
 _PIECES_PER_RANGE_MAX = 8
+#: One entry of an event that records owners: two names, a user and a kind.
+_OWNED_BYTES_MAX = 2 * 255 + 64 + 64
 #: Commands whose event needs no more than `EVENT_BYTES_MAX`.
 _WITH_SMALL_EVENT = frozenset((commands.Hello, commands.Bye, commands.Ack, commands.Get, commands.Leave))
 
@@ -53,6 +55,14 @@ def need_bytes(command: commands.Command) -> int:
     if isinstance(command, commands.Extend):
         return EVENT_BYTES_MAX + len(command.tokens) * _RANGE_BYTES_MAX
     return 0
+
+
+def owned_bytes(command: commands.Command) -> int:
+    """Return the maximum size of the event that records the owner of what a command creates."""
+    operation = command.operation if isinstance(command, commands.Numbered | commands.Keyed) else None
+    if type(operation) is commands.Put and not operation.create:
+        return 0
+    return _OWNED_BYTES_MAX * (1 + (len(operation.puts) if isinstance(operation, commands.Transact) else 1))
 
 
 def refusal_text(text: str) -> str:

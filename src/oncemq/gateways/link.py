@@ -52,7 +52,9 @@ from oncemq.protocol.replies import GetReply, LoginReply, PutReply, Reply, Schem
 R = TypeVar("R", bound=Reply)
 
 #: Obstacles that may last long.
-_LACK_OF_SPACE: frozenset[str] = frozenset({"DISK_FULL", "TOPIC_FULL", "BUSY", "KEYS_FULL"})
+_LACK_OF_SPACE: frozenset[str] = frozenset(
+    {"DISK_FULL", "TOPIC_FULL", "QUOTA_FULL", "RATE_LIMITED", "BUSY", "KEYS_FULL"}
+)
 
 #: How long a command waits at the broker before it is sent again.
 WAIT_SLICE_MS = 5_000

@@ -106,6 +106,9 @@ class Listener:
         if self._streams is not None:
             self._streams.when_gone(gone)
 
+    def caller_of(self, peer: bytes) -> str:
+        return ""
+
     def is_reading(self, peer: bytes) -> bool:
         if not peer.startswith(PEER_PREFIX):
             return True

@@ -25,6 +25,10 @@ class Network(Protocol):
     def when_gone(self, call: Callable[[bytes], None]) -> None:
         """From now on, call this with each peer whose connection has ended, as far as that is known."""
 
+    def caller_of(self, peer: bytes) -> str:
+        """Return the caller that a peer has logged in as; empty if there are no users. It holds for all that the peer
+        has sent, also after its connection has ended."""
+
     def is_reading(self, peer: bytes) -> bool:
         """Whether a peer reads what is sent to it. If not, the response is dropped, and counted as such."""
 

@@ -123,6 +123,9 @@ class Listeners:
         # ZeroMQ does not tell.
         self._stream.when_gone = call
 
+    def caller_of(self, peer: bytes) -> str:
+        return self._stream.caller_of(peer) if peer.startswith(PEER_PREFIX) else ""
+
     def is_reading(self, peer: bytes) -> bool:
         if peer.startswith(PEER_PREFIX):
             return self._stream.is_reading(peer)

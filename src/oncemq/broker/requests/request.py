@@ -16,6 +16,10 @@ class Request(msgspec.Struct, eq=False):
     request_id: int
     commands: tuple[Command, ...]
     payloads: list[tuple[Frame, ...]]
+    #: The caller of the connection; "" = there are no users.
+    caller: str = ""
+    #: For whom a gateway sends each command; "" = for itself. Empty if it is so for all.
+    behalves: tuple[str, ...] = ()
     #: Encoded, except for those whose batches are read after the sync, and for the only one of a request.
     replies: list[Reply | msgspec.Raw] = []
     #: Index of each reply whose batches are read after the sync, with the decision that found them.
@@ -24,6 +28,10 @@ class Request(msgspec.Struct, eq=False):
     fetch_bytes: int = 0
     #: Bytes of all other replies, if there are more to come.
     encoded_bytes: int = 0
+
+    def behalf_of(self, index: int) -> str:
+        """Return for whom a gateway sends a command; "" = for itself."""
+        return self.behalves[index] if self.behalves else ""
 
     @property
     def has_messages(self) -> bool:

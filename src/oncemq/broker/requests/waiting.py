@@ -148,6 +148,10 @@ class WaitingRequests:
         """Return the ids of topics for which a request waits."""
         return [target for target in self._by_target if isinstance(target, int)]
 
+    def try_all(self) -> None:
+        """Let the next round decide all of them again."""
+        self.unserved.update(dict.fromkeys(self._by_target, EVERYONE))
+
     def take_all(self) -> list[WaitingRequest]:
         return [waiting for target in list(self._by_target) for waiting in self.take_target(target)]
 

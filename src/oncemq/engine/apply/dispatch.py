@@ -11,6 +11,7 @@ from oncemq.engine.state.key_table import KeyEntry
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.state import State
 from oncemq.engine.verdicts import verdict_of
+from oncemq.protocol.commands import ENTRY, SESSION
 from oncemq.protocol.limits import Limits
 from oncemq.protocol.replies import RegistryEntry, Verdict
 
@@ -62,6 +63,7 @@ def _session_ended(
         if state.session_names is not None:
             state.session_names.remove(session.name)
         state.schedule.sessions.discard(event.session_id)
+        state.owners.forget(SESSION, "", session.name)
 
 
 def _keys_expired(state: State, _limits: Limits, _time_ms: int, event: events.KeysExpired) -> None:
@@ -94,6 +96,7 @@ def _delete_registry_entry(state: State, namespace: str, key: str) -> None:
     if key not in entries:
         return
     del entries[key]
+    state.owners.forget(ENTRY, namespace, key)
     state.registry_entries -= 1
     if namespace in state.registry_keys:
         state.registry_keys[namespace].remove(key)
@@ -102,6 +105,11 @@ def _delete_registry_entry(state: State, namespace: str, key: str) -> None:
         state.registry_keys.pop(namespace, None)
         if state.namespaces is not None:
             state.namespaces.remove(namespace)
+
+
+def _owned(state: State, _limits: Limits, _time_ms: int, event: events.Owned) -> None:
+    for entry in event.entries:
+        state.owners.assign(*entry)
 
 
 def _nothing(_state: State, _limits: Limits, _time_ms: int, _event: events.Event) -> None:
@@ -122,4 +130,5 @@ _APPLIERS: dict[type, Callable[[State, Limits, int, Any], None]] = {
     events.KeysExpired: _keys_expired,
     events.KeysRemoved: _keys_removed,
     events.RegistryChanged: _registry_changed,
+    events.Owned: _owned,
 }

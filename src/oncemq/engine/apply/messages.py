@@ -11,6 +11,7 @@ from oncemq.engine import events
 from oncemq.engine.apply.topics import find_or_create_topic
 from oncemq.engine.state.batch_index import EXPIRED
 from oncemq.engine.state.expiry import schedule_expiry, schedule_quota, schedule_retention
+from oncemq.engine.state.owners import STAGE
 from oncemq.engine.state.state import StagedBatch, StageEntry, State, WriterEntry
 from oncemq.engine.state.topic import DelayedBatch, Topic
 from oncemq.protocol.limits import Limits
@@ -199,6 +200,7 @@ def _remove_stages(state: State, names: Iterable[str]) -> list[StagedBatch]:
     for name in names:
         batches += state.stages.pop(name).batches
         state.schedule.stages.discard(name)
+        state.owners.forget(STAGE, "", name)
     for batch in batches:
         del state.unpublished[batch.position]
     return batches

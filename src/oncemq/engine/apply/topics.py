@@ -7,11 +7,13 @@ from typing import Any
 
 from oncemq.engine import events
 from oncemq.engine.state.expiry import schedule_quota, schedule_retention
+from oncemq.engine.state.owners import TOPIC
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.shared_subscription import SharedState
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Topic
 from oncemq.engine.state.topic_schema import TopicSchema
+from oncemq.protocol.commands import SUBSCRIPTION
 from oncemq.protocol.limits import EXPIRED_NAMES_MAX, Limits
 from oncemq.protocol.schema import SchemaVersion
 
@@ -72,11 +74,13 @@ def _delete_topic(state: State, topic: Topic) -> None:
     for key, subscription in topic.subscriptions.items():
         state.schedule.shared.discard((topic.id, key))
         state.schedule.idle.discard((topic.id, key))
+        state.owners.forget(SUBSCRIPTION, topic.name, key)
         if subscription.pattern is not None:
             subscription.pattern.detach(topic.id)
     state.subscriptions -= len(topic.subscriptions)
     state.schedule.retention.discard(topic.id)
     state.schedule.expiry.discard(topic.id)
+    state.owners.forget(TOPIC, "", topic.name)
     del state.topics[topic.name]
     del state.topics_by_id[topic.id]
     if state.topic_names is not None:
@@ -120,6 +124,7 @@ def _unsubscribed(state: State, _limits: Limits, _time_ms: int, event: events.Un
 
 def _delete_subscription(state: State, topic: Topic, subscriber: str, topic_removed: bool) -> None:
     topic.remove_subscription(subscriber)
+    state.owners.forget(SUBSCRIPTION, topic.name, subscriber)
     state.schedule.shared.discard((topic.id, subscriber))
     state.schedule.idle.discard((topic.id, subscriber))
     state.subscriptions -= 1
@@ -187,6 +192,7 @@ def _pattern_subscribed(state: State, _limits: Limits, time_ms: int, event: even
 def _pattern_unsubscribed(state: State, _limits: Limits, _time_ms: int, event: events.PatternUnsubscribed) -> None:
     pattern = state.patterns.pop((event.pattern, event.subscriber))
     state.schedule.idle.discard((0, pattern.key))
+    state.owners.forget(SUBSCRIPTION, event.pattern, event.subscriber)
     for topic_id in list(pattern.topics):
         topic = state.topic_to_change(topic_id)
         removed = not topic.stays and len(topic.subscriptions) == 1

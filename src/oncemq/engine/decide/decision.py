@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oncemq.engine.events import Event
+from oncemq.engine.events import Event, Owned
 from oncemq.engine.state.batch_index import Slice
 from oncemq.protocol.replies import Reply
 
@@ -19,3 +19,5 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     counts: tuple[int, ...] = ()
     #: There are no messages yet: the id of the topic to wait for, or (pattern, subscriber); 0 = do not wait.
     waits_for: int | tuple[str, str] = 0
+    #: To be recorded after the event: who owns what it has created.
+    owned: Owned | None = None

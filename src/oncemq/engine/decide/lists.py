@@ -1,11 +1,15 @@
-"""Lists of topics, subscriptions, sessions and registry entries, one page at a time, and a writer's commits."""
+"""Lists of topics, subscriptions, sessions and registry entries, one page at a time, and a writer's commits.
+
+A caller gets what it may see. Nothing in a page, also not its `after`, shows what it may not see.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
-from itertools import takewhile
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sized
+from itertools import chain, takewhile
+from typing import Any, TypeVar
 
+from oncemq.engine.caller import Caller
 from oncemq.engine.state.key_table import KeyEntry
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.session import Session
@@ -17,21 +21,37 @@ from oncemq.protocol.limits import LIST_PAGE_BYTES_MAX, LIST_PAGE_MAX
 
 #: Of an entry without its names, approximately.
 _ENTRY_BYTES = 48
+#: How many entries that the caller does not see one page may pass over.
+_HIDDEN_MAX = 2_000
+#: An `after` that begins with it is the id of an entry whose name the caller may not see.
+_BY_ID = "\0"
 
 
 _Info = TypeVar("_Info")
 
 
 def _page(
-    names: Iterable[str], limit: int, info_of: Callable[[str], _Info], size_of: Callable[[_Info], int]
+    names: Iterable[str],
+    limit: int,
+    info_of: Callable[[str], _Info],
+    size_of: Callable[[_Info], int],
+    is_visible: Callable[[str], bool] | None = None,
+    cursor_of: Callable[[str], str] = str,
 ) -> tuple[tuple[_Info, ...], str]:
     """Return a page of entries, and the `after` of the next page ("" = this was the last page).
 
-    A page has at least one entry, at most `limit`, and about LIST_PAGE_BYTES_MAX."""
+    A page has at most `limit` entries and about LIST_PAGE_BYTES_MAX. It has at least one entry, unless too many in a
+    row are not visible: then its `after` is what `cursor_of` makes of the last one."""
     limit = max(1, min(limit, LIST_PAGE_MAX))
     page: list[_Info] = []
     left_bytes = LIST_PAGE_BYTES_MAX
+    hidden = 0
     for name in names:
+        if is_visible is not None and not is_visible(name):
+            hidden += 1
+            if hidden >= _HIDDEN_MAX:
+                return tuple(page), cursor_of(name)
+            continue
         info = info_of(name)
         page.append(info)
         left_bytes -= size_of(info)
@@ -45,16 +65,33 @@ def describe_writer(state: State, command: commands.Writer) -> replies.Reply:
     return replies.WriterReply(-1) if entry is None else replies.WriterReply(entry.batch, entry.commits)
 
 
-def list_topics(state: State, command: commands.Topics) -> replies.Reply:
+def list_topics(state: State, command: commands.Topics, caller: Caller | None = None) -> replies.Reply:
     names = state.topic_names = state.topic_names or SortedNames(state.topics)
+    after = _name_after(command.after, state.topics_by_id)
+    if after is None:
+        return _GONE
     return replies.TopicsReply(
         *_page(
-            names.after(command.after),
+            names.after(after),
             command.limit,
             lambda name: _topic_info(state.topics[name]),
             lambda info: _ENTRY_BYTES + len(info.name),
+            None if caller is None else caller.sees,
+            lambda name: f"{_BY_ID}{state.topics[name].id}",
         )
     )
+
+
+def _name_after(after: str, by_id: Mapping[int, Topic | Session]) -> str | None:
+    """Return the name that a page begins after. None: what the cursor stands for was deleted."""
+    if not after.startswith(_BY_ID):
+        return after
+    number = after.removeprefix(_BY_ID)
+    found = by_id.get(int(number)) if number.isdecimal() and len(number) < 20 else None
+    return found.name if found is not None else None
+
+
+_GONE = replies.NotNow("BUSY", "the list has changed; begin with its first page again")
 
 
 def _topic_info(topic: Topic) -> replies.TopicInfo:
@@ -116,8 +153,12 @@ def _lag(topic: Topic, entry: Subscription) -> int:
     return topic.next_offset - max(entry.acked, topic.index.first)
 
 
-def list_patterns(state: State, command: commands.Patterns) -> replies.Reply:
-    by_name = {commands.BY_PATTERN.join(key): entry for key, entry in state.patterns.items()}
+def list_patterns(state: State, command: commands.Patterns, caller: Caller | None = None) -> replies.Reply:
+    by_name = {
+        commands.BY_PATTERN.join(key): entry
+        for key, entry in state.patterns.items()
+        if caller is None or caller.sees(key[0]) or state.owners.get(commands.SUBSCRIPTION, *key) == caller.user
+    }
     return replies.PatternsReply(
         *_page(
             sorted(name for name in by_name if name > command.after),
@@ -134,16 +175,28 @@ def _pattern_info(state: State, entry: PatternSubscription) -> replies.PatternIn
     return replies.PatternInfo(entry.pattern, entry.subscriber, len(entry.topics), entry.epoch, lag)
 
 
-def list_sessions(state: State, command: commands.Sessions) -> replies.Reply:
+def list_sessions(state: State, command: commands.Sessions, caller: Caller | None = None) -> replies.Reply:
     names = state.session_names = state.session_names or SortedNames(state.sessions)
+    after = _name_after(command.after, state.sessions_by_id)
+    if after is None:
+        return _GONE
     return replies.SessionsReply(
         *_page(
-            names.after(command.after),
+            names.after(after),
             command.limit,
             lambda name: _session_info(state.sessions[name]),
             lambda info: _ENTRY_BYTES + len(info.name),
+            _owned_by(state, commands.SESSION, "", caller),
+            lambda name: f"{_BY_ID}{state.sessions[name].id}",
         )
     )
+
+
+def _owned_by(state: State, kind: str, of: str, caller: Caller | None) -> Callable[[str], bool] | None:
+    """Return whether the caller sees something that has an owner. None: it sees everything."""
+    if caller is None or caller.is_viewer:
+        return None
+    return lambda name: state.owners.get(kind, of, name) == caller.user
 
 
 def _session_info(session: Session) -> replies.SessionInfo:
@@ -175,8 +228,9 @@ def _key_info(entry: KeyEntry | None) -> replies.KeyInfo:
     return replies.KeyInfo(entry.key, entry.time_ms)
 
 
-def list_shares(state: State, command: commands.Shares) -> replies.Reply:
+def list_shares(state: State, command: commands.Shares, caller: Caller | None = None) -> replies.Reply:
     names: SortedNames
+    is_limited = caller is not None and not caller.is_viewer
     if command.table == commands.KEYS:
         names = state.keys.principals()
         entries_of: Callable[[str], Sized] = state.keys.of
@@ -185,9 +239,18 @@ def list_shares(state: State, command: commands.Shares) -> replies.Reply:
         entries_of = state.registry.__getitem__
     else:
         return replies.Refusal("MALFORMED", f"'{command.table}' is not a table with owners: use keys or registry")
+    listed: Iterable[str] = names.after(command.after)
+    if is_limited and command.table == commands.REGISTRY:
+        listed = ()
+    elif is_limited and caller is not None:
+        # A user's principals are its name, and those that begin with its name and a slash.
+        own = [name for name in (caller.user,) if name > command.after and state.keys.of(name)]
+        prefix = f"{caller.user}/"
+        others = names.after(max(prefix, command.after), inclusive=prefix > command.after)
+        listed = chain(own, takewhile(lambda name: name.startswith(prefix), others))
     return replies.SharesReply(
         *_page(
-            names.after(command.after),
+            listed,
             command.limit,
             lambda name: replies.ShareInfo(name, len(entries_of(name))),
             lambda info: _ENTRY_BYTES + len(info.owner),
@@ -195,7 +258,7 @@ def list_shares(state: State, command: commands.Shares) -> replies.Reply:
     )
 
 
-def list_registry(state: State, command: commands.RegistryList) -> replies.Reply:
+def list_registry(state: State, command: commands.RegistryList, caller: Caller | None = None) -> replies.Reply:
     entries = state.registry.get(command.namespace)
     if entries is None:
         return replies.RegistryListReply((), "")
@@ -210,5 +273,16 @@ def list_registry(state: State, command: commands.RegistryList) -> replies.Reply
             command.limit,
             entries.__getitem__,
             lambda entry: _ENTRY_BYTES + len(entry.key) + len(entry.value),
+            _owned_by(state, commands.ENTRY, command.namespace, caller),
         )
     )
+
+
+#: Lists that depend on who asks.
+LISTS: dict[type, Callable[[State, Any, Caller | None], replies.Reply]] = {
+    commands.Topics: list_topics,
+    commands.Patterns: list_patterns,
+    commands.Sessions: list_sessions,
+    commands.Shares: list_shares,
+    commands.RegistryList: list_registry,
+}

@@ -14,6 +14,7 @@ from oncemq.engine.decide.decision_context import (
     refuse_unknown_topic,
 )
 from oncemq.engine.decide.keys import decide_remove_keys
+from oncemq.engine.decide.owners import decide_assign
 from oncemq.engine.decide.puts import decide_put
 from oncemq.engine.decide.schemas import decide_put_schema
 from oncemq.engine.decide.stages import decide_abort, decide_commit, decide_stage
@@ -150,4 +151,5 @@ _DECIDERS: dict[type, Callable[[DecisionContext, Any], Outcome]] = {
     commands.RegistrySet: _registry_set,
     commands.RemoveSession: _delete_session,
     commands.RemoveKeys: decide_remove_keys,
+    commands.Assign: decide_assign,
 }

@@ -1,4 +1,4 @@
-"""Events of sessions, of what they and keys have claimed, and of the registry."""
+"""Events of sessions, of what they and keys have claimed, of the registry, and of owners."""
 
 from __future__ import annotations
 
@@ -66,6 +66,23 @@ class RegistryChanged(msgspec.Struct, array_like=True, frozen=True, gc=False, ta
     version: int
 
 
+class Owned(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ow"):
+    """Users own what they have created or taken over, or what was assigned to them."""
+
+    #: None = it follows the event that has created it.
+    claim: AnyClaim | None
+    #: (kind, of, name, owner), see state/owners.py. An empty owner is nobody.
+    entries: tuple[tuple[str, str, str, str], ...]
+
+
 SessionEvent = (
-    SessionStarted | SessionEnded | SessionDeleted | Declined | Voided | KeysExpired | KeysRemoved | RegistryChanged
+    SessionStarted
+    | SessionEnded
+    | SessionDeleted
+    | Declined
+    | Voided
+    | KeysExpired
+    | KeysRemoved
+    | RegistryChanged
+    | Owned
 )

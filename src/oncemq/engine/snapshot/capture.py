@@ -2,7 +2,7 @@
 
 A capture represents the state at one group boundary. It is taken in small chunks between rounds. A topic or session
 that is about to change before its turn is captured first (`before_…_changes`), so that all chunks show the state at
-that boundary. Immutable data (stages, keys, registry, writers) is copied by reference at the start. Pattern
+that boundary. Immutable data (stages, keys, registry, writers, owners) is copied by reference at the start. Pattern
 subscriptions, which are few, are copied completely.
 """
 
@@ -16,6 +16,7 @@ import msgspec
 from oncemq.engine.snapshot.shared_image import SharedImage, capture_shared, restore_shared
 from oncemq.engine.state.expiry import rebuild_expiries, schedule_quota
 from oncemq.engine.state.key_table import KeyEntry
+from oncemq.engine.state.owners import OwnerEntry
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.session import Session
 from oncemq.engine.state.state import StageEntry, State, WriterEntry
@@ -28,6 +29,7 @@ from oncemq.protocol.replies import RegistryEntry, Verdict
 CHUNK_ENTITIES = 200
 #: A chunk also ends when the indexes of its topics have this size. A larger index is a chunk of its own.
 CHUNK_INDEX_BYTES = 256 * 1024
+_OWNERS_PER_IMAGE = 50
 
 
 class HeadImage(msgspec.Struct, array_like=True, frozen=True, tag="head"):
@@ -110,7 +112,21 @@ class WriterImage(msgspec.Struct, array_like=True, frozen=True, tag="writer"):
     commits: tuple[tuple[int, bytes], ...] = ()
 
 
-Image = HeadImage | PatternImage | TopicImage | SessionImage | StageImage | KeyImage | RegistryImage | WriterImage
+class OwnersImage(msgspec.Struct, array_like=True, frozen=True, tag="owners"):
+    entries: tuple[OwnerEntry, ...]
+
+
+Image = (
+    HeadImage
+    | PatternImage
+    | TopicImage
+    | SessionImage
+    | StageImage
+    | KeyImage
+    | RegistryImage
+    | WriterImage
+    | OwnersImage
+)
 
 encode_images = msgspec.msgpack.Encoder().encode
 decode_images = msgspec.msgpack.Decoder(list[Image]).decode
@@ -197,6 +213,7 @@ class Capture:
             list(state.keys),
             [(space, list(entries.values())) for space, entries in state.registry.items()],
             list(state.writers.items()),
+            sorted(state.owners),
         )
         state.capture = self
 
@@ -208,6 +225,7 @@ class Capture:
         keys: list[KeyEntry],
         registry: list[tuple[str, list[RegistryEntry]]],
         writers: list[tuple[str, WriterEntry]],
+        owners: list[OwnerEntry],
     ) -> Iterator[Image]:
         yield head
         yield from patterns
@@ -223,6 +241,8 @@ class Capture:
         yield from (KeyImage(key) for key in keys)
         yield from (RegistryImage(space, entry) for space, entries in registry for entry in entries)
         yield from (WriterImage(writer, entry.batch, entry.commits) for writer, entry in writers)
+        for at in range(0, len(owners), _OWNERS_PER_IMAGE):
+            yield OwnersImage(tuple(owners[at : at + _OWNERS_PER_IMAGE]))
 
     def before_topic_changes(self, topic: Topic) -> None:
         if topic.captured != self.generation:
@@ -292,6 +312,9 @@ def _restore(state: State, limits: Limits, image: Image) -> None:
         state.registry_entries += 1
     elif isinstance(image, WriterImage):
         state.writers[image.writer] = WriterEntry(image.batch, image.commits)
+    elif isinstance(image, OwnersImage):
+        for entry in image.entries:
+            state.owners.assign(*entry)
     else:
         state.next_topic_id = image.next_topic_id
         state.next_epoch = image.next_epoch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 
 import msgspec
@@ -29,6 +29,8 @@ class KeyTable:
         #: All keys, the oldest first. Some may have been freed, but not the first one.
         self._by_age: deque[KeyEntry] = deque()
         self._count = 0
+        #: User → number of keys of all its principals: the user's name, and those that begin with it and a slash.
+        self._by_user: Counter[str] = Counter()
         #: The principals, and the keys of each, in the order of their names, once they were listed. Derived.
         self._principals: SortedNames | None = None
         self._names: dict[str, SortedNames] = {}
@@ -50,6 +52,10 @@ class KeyTable:
         """Return the keys of a principal, the oldest first. The caller does not change them."""
         return self._by_principal.get(principal, _NO_KEYS)
 
+    def count_of(self, user: str) -> int:
+        """Return the number of keys of a user."""
+        return self._by_user[user]
+
     def add(self, entry: KeyEntry) -> None:
         """Add a key that the principal did not have."""
         keys = self._by_principal.get(entry.principal)
@@ -60,6 +66,7 @@ class KeyTable:
         keys[entry.key] = entry
         self._by_age.append(entry)
         self._count += 1
+        self._by_user[_user_of(entry.principal)] += 1
         if entry.principal in self._names:
             self._names[entry.principal].add(entry.key)
 
@@ -89,6 +96,10 @@ class KeyTable:
         keys = self._by_principal[principal]
         del keys[entry.key]
         self._count -= 1
+        user = _user_of(principal)
+        self._by_user[user] -= 1
+        if not self._by_user[user]:
+            del self._by_user[user]
         if principal in self._names:
             self._names[principal].remove(entry.key)
         if not keys:
@@ -109,6 +120,10 @@ class KeyTable:
         if principal in self._by_principal:
             self._names[principal] = names
         return names
+
+
+def _user_of(principal: str) -> str:
+    return principal.partition("/")[0]
 
 
 _NO_KEYS: dict[str, KeyEntry] = {}

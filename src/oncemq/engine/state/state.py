@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oncemq.engine.state.key_table import KeyTable
+from oncemq.engine.state.owners import Owners
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.schedule import Schedule
 from oncemq.engine.state.session import Session
@@ -85,6 +86,7 @@ class State:
         self.registry_entries = 0
         self.stages: dict[str, StageEntry] = {}
         self.writers: dict[str, WriterEntry] = {}
+        self.owners = Owners()
         #: Position → delay id or stage name, of delayed and staged batches, which have no offset yet. Derived.
         self.unpublished: dict[int, int | str] = {}
         #: Extent → bytes of its records that are still needed. Derived.

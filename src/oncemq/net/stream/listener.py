@@ -31,6 +31,8 @@ log = logging.getLogger("oncemq.net")
 
 #: The names of peers begin with it, and those of other listeners with something else.
 PEER_PREFIX = b"s"
+#: Of the name of a peer, before the caller: the prefix and a number.
+_PEER_BYTES = 9
 _BACKLOG = 4096
 #: Connections that are accepted in one turn.
 _ACCEPTS_PER_TURN = 64
@@ -248,6 +250,10 @@ class StreamListener:
                 # Those whose messages make no progress are the first ones.
                 why = "the incomplete requests of all peers exceed the limit, and its own has been stalled longest"
                 self._cut(next(iter(self._incomplete)), "peers_cut_unfinished", why)
+
+    def caller_of(self, peer: bytes) -> str:
+        """Return the caller that a peer has logged in as."""
+        return peer[_PEER_BYTES:].decode()
 
     def is_reading(self, peer: bytes) -> bool:
         """Return whether a peer reads what is sent to it. If not, what would be sent is dropped, and counted."""

@@ -59,6 +59,7 @@
     │   ├── DiskFull                 DISK_FULL
     │   ├── TopicFull                TOPIC_FULL
     │   ├── KeysFull                 KEYS_FULL
+    │   ├── QuotaFull                QUOTA_FULL
     │   ├── RateLimited              RATE_LIMITED
     │   ├── Overloaded               OVERLOADED
     │   ├── Stopping                 STOPPING

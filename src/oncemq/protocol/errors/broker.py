@@ -87,8 +87,7 @@ class Forbidden(Refused):
 
 
 class QuotaReached(Refused):
-    """A quota of the user is reached: number of topics, subscriptions, sessions, keys or registry entries, or bytes
-    stored."""
+    """A quota of the user is reached: connections, topics, subscriptions, sessions, keys or registry entries."""
 
     code = "QUOTA_REACHED"
     http_status = 429

@@ -56,6 +56,14 @@ class KeysFull(NotNow):
     )
 
 
+class QuotaFull(NotNow):
+    """The topics of a user store as many bytes as its quota allows."""
+
+    code = "QUOTA_FULL"
+    http_status = 507
+    advice = "Let the subscribers catch up, or ask an administrator for a larger quota. Puts resume automatically."
+
+
 class RateLimited(NotNow):
     """The user, or the address, has reached a limit per time: messages per second, bytes in flight, or failed
     logins."""

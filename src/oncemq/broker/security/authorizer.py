@@ -1,0 +1,161 @@
+"""Decides whether a caller may do what a command says, by the table in auth/operations.py.
+
+Topics that a caller may not see are treated like topics that do not exist, as far as they are not named by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oncemq.auth import operations
+from oncemq.auth.operations import NEEDS, Need
+from oncemq.auth.rules import WRITE
+from oncemq.broker.security.caller import Caller
+from oncemq.engine.state.owners import STAGE
+from oncemq.engine.state.state import State
+from oncemq.protocol import commands
+from oncemq.protocol.commands import BY_PATTERN, Command, Keyed, Numbered, Put
+from oncemq.protocol.replies import Refusal
+
+#: As the engine answers for the id of a topic that does not exist.
+_TOPIC_GONE = Refusal("TOPIC_GONE", "the topic was deleted")
+
+
+class Authorizer:
+    """Reads the engine's state, and changes nothing."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._checks: dict[str, Callable[[Caller, str, Any], Refusal | None]] = {
+            operations.TOPIC: self._topic,
+            operations.NEW_TOPIC: self._new_topic,
+            operations.OLD_TOPIC: self._old_topic,
+            operations.SUBSCRIPTION: self._subscription,
+            operations.SUBSCRIPTION_ID: self._subscription_id,
+            operations.SESSION: self._session,
+            operations.PRINCIPAL: self._principal,
+            operations.STAGE: self._stage,
+            operations.WRITER: self._writer,
+            operations.ENTRY: self._entry,
+            operations.BROKER: self._role,
+        }
+
+    def refuse(self, connection: Caller, caller: Caller, command: Command) -> Refusal | None:
+        """Refuse what a caller may not do. `connection` is whose connection it is: another one if a gateway acts for
+        the caller."""
+        kind = type(command)
+        if kind is Numbered:
+            # With a caller of its own, the session is that of the gateway.
+            sender = connection if command.caller else caller  # type: ignore[union-attr]
+            refusal = self.refuse_session(sender, command)  # type: ignore[arg-type]
+            if refusal is not None:
+                return refusal
+            operation = command.operation  # type: ignore[union-attr]
+            if type(operation) is Put and not operation.create and caller.rights.allows(WRITE, operation.topic):
+                return None
+            return self._refuse(connection, caller, operation)
+        if kind is Keyed:
+            refusal = self._refuse(connection, caller, command)
+            return refusal or self._refuse(connection, caller, command.operation)  # type: ignore[union-attr]
+        return self._refuse(connection, caller, command)
+
+    def refuse_session(self, sender: Caller, command: Numbered) -> Refusal | None:
+        """Refuse a number in the session of somebody else, which does not exist for the sender."""
+        owner = self._state.owners.get(commands.SESSION, "", command.session)
+        if owner in ("", sender.user) or sender.is_admin:
+            return None
+        return Refusal("SESSION_UNKNOWN", f"there is no session '{command.session}'")
+
+    def _refuse(self, connection: Caller, caller: Caller, command: Any) -> Refusal | None:
+        needs = NEEDS.get(type(command))
+        if needs is None:
+            return Refusal("FORBIDDEN", f"nobody may do this: {type(command).__name__} has no entry in the table")
+        for need in needs:
+            refusal = self._check(connection, caller, need, command)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _check(self, connection: Caller, caller: Caller, need: Need, command: Any) -> Refusal | None:
+        if need.verb == operations.GATEWAY:
+            # What a gateway needs for its work, it needs itself.
+            is_allowed = (
+                connection.is_gateway
+                or connection.is_admin
+                or (connection.is_viewer and isinstance(command, commands.RegistryList))
+            )
+            return None if is_allowed else _forbidden(caller, "act as a gateway")
+        check = self._checks[need.kind]
+        for resource in need.of(command):
+            refusal = check(caller, need.verb, resource)
+            if refusal is not None:
+                return refusal
+        return None
+
+    # Kinds of resources.
+
+    def _role(self, caller: Caller, verb: str, _: str) -> Refusal | None:
+        if verb == operations.ADMIN and not caller.is_admin:
+            return _forbidden(caller, "do this without the role admin")
+        return None
+
+    def _topic(self, caller: Caller, verb: str, name: str) -> Refusal | None:
+        return None if caller.rights.allows(verb, name) else _forbidden(caller, f"{verb} '{name}'")
+
+    def _new_topic(self, caller: Caller, verb: str, name: str) -> Refusal | None:
+        return None if name in self._state.topics else self._topic(caller, verb, name)
+
+    def _old_topic(self, caller: Caller, verb: str, name: str) -> Refusal | None:
+        return self._topic(caller, verb, name) if name in self._state.topics else None
+
+    def _subscription(self, caller: Caller, verb: str, resource: tuple[str, str]) -> Refusal | None:
+        topic, subscriber = resource
+        if verb != operations.OWN:
+            refusal = self._topic(caller, verb, topic)
+            if refusal is not None:
+                return refusal
+        return self._own(caller, commands.SUBSCRIPTION, topic, subscriber)
+
+    def _subscription_id(self, caller: Caller, verb: str, resource: tuple[int, str]) -> Refusal | None:
+        topic_id, key = resource
+        topic = self._state.topics_by_id.get(topic_id)
+        if topic is None:
+            # The engine says so.
+            return None
+        subscriber, by_pattern, pattern = key.partition(BY_PATTERN)
+        of = pattern if by_pattern else topic.name
+        if self._state.owners.get(commands.SUBSCRIPTION, of, subscriber) == caller.user:
+            return None if verb == operations.OWN else self._topic(caller, verb, topic.name)
+        if not caller.sees(topic.name):
+            return _TOPIC_GONE
+        refusal = None if verb == operations.OWN else self._topic(caller, verb, topic.name)
+        return refusal or self._own(caller, commands.SUBSCRIPTION, of, subscriber)
+
+    def _session(self, caller: Caller, _: str, name: str) -> Refusal | None:
+        return self._own(caller, commands.SESSION, "", name)
+
+    def _principal(self, caller: Caller, _: str, principal: str) -> Refusal | None:
+        if caller.is_admin or principal == caller.user or principal.startswith(f"{caller.user}/"):
+            return None
+        return _forbidden(caller, f"use the principal '{principal}'; its own is '{caller.user}'")
+
+    def _stage(self, caller: Caller, _: str, name: str) -> Refusal | None:
+        return self._own(caller, STAGE, "", name)
+
+    def _writer(self, caller: Caller, _: str, name: str) -> Refusal | None:
+        return self._own(caller, commands.WRITER, "", name)
+
+    def _entry(self, caller: Caller, _: str, resource: tuple[str, str]) -> Refusal | None:
+        return self._own(caller, commands.ENTRY, *resource)
+
+    def _own(self, caller: Caller, kind: str, of: str, name: str) -> Refusal | None:
+        owner = self._state.owners.get(kind, of, name)
+        if owner in ("", caller.user) or caller.is_admin:
+            return None
+        where = f" of '{of}'" if of else ""
+        return _forbidden(caller, f"use the {kind} '{name}'{where}, which belongs to another user")
+
+
+def _forbidden(caller: Caller, what: str) -> Refusal:
+    return Refusal("FORBIDDEN", f"user '{caller.user}' may not {what}")

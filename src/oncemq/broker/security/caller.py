@@ -1,0 +1,28 @@
+"""A user whose command is decided."""
+
+from __future__ import annotations
+
+from oncemq.auth.rules import DESCRIBE
+from oncemq.auth.users import User
+from oncemq.broker.security.usage import Usage
+
+
+class Caller:
+    """Implements `engine.caller.Caller`."""
+
+    __slots__ = ("is_admin", "is_gateway", "is_viewer", "name", "quotas", "rights", "usage", "user")
+
+    def __init__(self, name: str, user: User, usage: Usage) -> None:
+        #: With the credential.
+        self.name = name
+        self.user = user.name
+        self.rights = user.rights
+        self.quotas = user.quotas
+        self.is_admin = user.rights.is_admin
+        self.is_viewer = user.rights.is_viewer
+        self.is_gateway = user.rights.is_gateway
+        #: Shared by all callers of the user.
+        self.usage = usage
+
+    def sees(self, topic: str) -> bool:
+        return self.rights.allows(DESCRIBE, topic)
