@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from oncemq.config import sources
 from oncemq.config.addresses import check_address
+from oncemq.config.exposure import check_exposure, exposures
 from oncemq.config.gateways import PushOptions, UdpOptions
 from oncemq.config.ports import check_ports
 from oncemq.config.settings import ClientSettings, ServeSettings
@@ -132,7 +134,8 @@ def test_an_invalid_variable_is_reported_by_name() -> None:
     ],
 )
 def test_loopback_addresses_are_allowed(address: str) -> None:
-    check_address(address, insecure=False)
+    check_address(address)
+    assert exposures(ServeSettings(listen=(address,))) == []
 
 
 @pytest.mark.parametrize(
@@ -149,19 +152,21 @@ def test_loopback_addresses_are_allowed(address: str) -> None:
         "oncemq://192.168.0.7:5554",
     ],
 )
-def test_other_addresses_need_insecure(address: str) -> None:
+def test_other_addresses_need_users_or_insecure(address: str) -> None:
+    check_address(address)
+    settings = ServeSettings(listen=("ipc://x", address))
     with pytest.raises(SettingInvalid, match="insecure"):
-        check_address(address, insecure=False)
-    check_address(address, insecure=True)
-    assert sources.open_addresses(ServeSettings(listen=("ipc://x", address))) == [address]
+        check_exposure(settings)
+    assert [exposure.address for exposure in exposures(settings)] == [address]
+    check_exposure(msgspec.structs.replace(settings, insecure=True))
 
 
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:5555", "tcp://127.0.0.1", "tcp://127.0.0.1:70000", "http://x:1", "ipc://", "tcp://:1"]
 )
-def test_what_is_not_an_address_is_refused_even_if_insecure(address: str) -> None:
+def test_what_is_not_an_address_is_refused(address: str) -> None:
     with pytest.raises(SettingInvalid, match="is not an address"):
-        check_address(address, insecure=True)
+        check_address(address)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +220,12 @@ def test_http_is_only_for_this_machine_unless_insecure_is_set() -> None:
     for address in ("auto", "none", "127.0.0.1:80", "localhost:80", "[::1]:80"):
         assert sources.load_serve({"http": address}, {}).http == address
     with pytest.raises(SettingInvalid, match="other machines"):
-        sources.load_serve({"http": "0.0.0.0:80"}, {})
+        check_exposure(sources.load_serve({"http": "0.0.0.0:80"}, {}))
     settings = sources.load_serve({"http": "0.0.0.0:80", "insecure": True}, {})
-    assert sources.open_addresses(settings) == ["http at 0.0.0.0:80"]
+    check_exposure(settings)
+    assert [exposure.warning for exposure in exposures(settings)] == [
+        "http at 0.0.0.0:80 can be reached from other machines: everybody there can read and write."
+    ]
 
 
 def test_a_gateway_has_a_section_of_its_own() -> None:
@@ -237,7 +245,6 @@ def test_a_gateway_has_a_section_of_its_own() -> None:
         ({"push_name": "a/b"}, "no '/'"),
         ({"push_name": "ä" * 33}, "64 bytes"),
         ({"udp_name": ""}, "not empty"),
-        ({"push_feed_listen": ("tcp://0.0.0.0:1",)}, "other machines"),
         ({"push_feed_listen": ("here",)}, "not an address"),
         ({"push_answer_ms": "0"}, "at least 1"),
     ],

@@ -257,6 +257,7 @@ def test_the_gateway_gets_the_settings_of_the_broker() -> None:
     assert told.http_options == settings.http_options
     assert told.push_options == settings.push_options
     assert told.insecure
+    assert told.keys_folder == settings.keys_folder
 
 
 @pytest.mark.parametrize(

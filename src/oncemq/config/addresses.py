@@ -54,8 +54,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_address(address: str, insecure: bool, setting: str = "listen") -> None:
-    """Raise SettingInvalid unless a broker may listen on the address."""
+def check_address(address: str, setting: str = "listen") -> None:
+    """Raise SettingInvalid unless a broker can listen on the address. exposure.py says whether it may."""
     if unix_path(address):
         return
     match = _TCP.fullmatch(address)
@@ -63,11 +63,6 @@ def check_address(address: str, insecure: bool, setting: str = "listen") -> None
         raise SettingInvalid(
             f"{setting}: {address!r} is not an address; use one like {DEFAULT_URL} or {STREAM_UNIX}/tmp/oncemq.sock, "
             "or for ZeroMQ tcp://127.0.0.1:5555 or ipc:///tmp/oncemq."
-        )
-    if not insecure and not is_loopback(match["host"]):
-        raise SettingInvalid(
-            f"{setting}: {address} can be reached from other machines, and there is no authentication. "
-            f"Use {address.partition('://')[0]}://127.0.0.1:PORT, or set `insecure` if the network is trusted."
         )
 
 
@@ -77,8 +72,8 @@ def is_open(address: str) -> bool:
     return match is not None and not is_loopback(match["host"])
 
 
-def check_gateway(name: str, address: str, insecure: bool) -> None:
-    """Raise SettingInvalid unless the gateway may listen on the address."""
+def check_gateway(name: str, address: str) -> None:
+    """Raise SettingInvalid unless the gateway can listen on the address."""
     if address in ("auto", "none"):
         return
     match = _HOST_PORT.fullmatch(address)
@@ -87,11 +82,6 @@ def check_gateway(name: str, address: str, insecure: bool) -> None:
         raise SettingInvalid(f"{name}: {address!r} is not an address; use one like {default}, or `auto` or `none`.")
     if int(match["port"]) + port_count(name) - 1 > 65_535:
         raise SettingInvalid(f"{name}: {address}: {name} needs three consecutive ports, and 65535 is the last one.")
-    if not insecure and is_open(address):
-        raise SettingInvalid(
-            f"{name}: {address} can be reached from other machines, and the gateway has no authentication. "
-            "Use 127.0.0.1:PORT, or set `insecure` if the network is trusted."
-        )
 
 
 def port_count(gateway: str) -> int:

@@ -5,6 +5,7 @@ sources.py reads their values; gateways.py has the settings of gateways.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -72,9 +73,31 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
     udp: Annotated[str, described("Address of the UDP gateway: `HOST:PORT`; `auto` for 127.0.0.1:5560; `none`.")] = (
         "none"
     )
-    insecure: Annotated[
-        bool, described("Allow addresses other than loopback, although there is no authentication.")
+    auth: Annotated[
+        str,
+        described(
+            "File with the users, their tokens and rules. Without the file, everybody may do everything. Empty: "
+            "`auth.toml` in the data folder, or in the current folder if the journal is in a database."
+        ),
+    ] = ""
+    keys: Annotated[
+        str,
+        described(
+            "Folder with the certificate and the keys that `oncemq auth keys` creates. If it has a certificate "
+            "(`server.pem`), `oncemq://` and HTTP are encrypted; if it has `curve.secret`, ZeroMQ is. Empty: `keys` in "
+            "the folder of `auth`."
+        ),
+    ] = ""
+    client_certificates: Annotated[
+        bool,
+        described(
+            "Ask clients of `oncemq://` for a certificate that the authority in `keys` (`ca.pem`) has signed. A client "
+            "that has none can log in with a token."
+        ),
     ] = False
+    insecure: Annotated[bool, described("Allow addresses other than loopback without users or without encryption.")] = (
+        False
+    )
     connections_max: Annotated[
         int,
         at_least(
@@ -155,6 +178,16 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
     def folder(self) -> str:
         """The folder of the file journal."""
         return self.journal.removeprefix("file:") or self.data
+
+    @property
+    def auth_file(self) -> Path:
+        """The file with the users, which need not exist."""
+        return Path(self.auth or Path("" if self.is_on_database else self.folder, "auth.toml"))
+
+    @property
+    def keys_folder(self) -> Path:
+        """The folder with the certificate and the keys, which need not exist."""
+        return Path(self.keys or self.auth_file.parent / "keys")
 
     @property
     def is_on_database(self) -> bool:

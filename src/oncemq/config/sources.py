@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from oncemq.config.addresses import GATEWAY_ADDRESSES, check_address, check_gateway, is_open, split_addresses
+from oncemq.config.addresses import GATEWAY_ADDRESSES, check_address, check_gateway, split_addresses
 from oncemq.config.durations import format_duration, parse_duration_ms
 from oncemq.config.gateways import OPTIONS, Options
 from oncemq.config.settings import LIMIT_DESCRIPTIONS, ClientSettings, ServeSettings, is_database
@@ -178,12 +178,12 @@ def load_serve(flags: Mapping[str, Any], environment: Mapping[str, str] = os.env
     options: dict[str, Any] = {f"{name}_options": _load_options(name, flags, environment) for name in GATEWAY_SETTINGS}
     settings = ServeSettings(**_gather(SERVE_SETTINGS, flags, environment), **options)
     for address in settings.listen:
-        check_address(address, settings.insecure)
+        check_address(address)
     _check_journal(settings.journal)
     for address in settings.push_options.feed_listen:
-        check_address(address, settings.insecure, "push.feed_listen")
+        check_address(address, "push.feed_listen")
     for gateway in GATEWAY_ADDRESSES:
-        check_gateway(gateway, getattr(settings, gateway), settings.insecure)
+        check_gateway(gateway, getattr(settings, gateway))
     if settings.batch_bytes_max + _SEGMENT_OVERHEAD_BYTES > settings.segment_bytes:
         raise SettingInvalid(
             f"A batch of limits.batch_bytes_max = {settings.batch_bytes_max} bytes does not fit into a segment of "
@@ -314,12 +314,6 @@ def parse_quantity(text: str, unit: str) -> float:
         )
     factor = factors[match[2].lower()]
     return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
-
-
-def open_addresses(settings: ServeSettings) -> list[str]:
-    """Return the addresses that other machines can reach."""
-    found = [address for address in (*settings.listen, *settings.push_options.feed_listen) if is_open(address)]
-    return found + [f"{name} at {at}" for name in GATEWAY_ADDRESSES if is_open(at := getattr(settings, name))]
 
 
 def _check_journal(url: str) -> None:

@@ -114,7 +114,13 @@ def arguments_for(settings: ServeSettings, addresses: dict[str, str]) -> list[st
         arguments += ["--" + name, addresses.get(name, "none")]
         for setting in GATEWAY_SETTINGS[name]:
             arguments += _flags(setting, getattr(getattr(settings, f"{name}_options"), setting.key))
-    arguments += ["--log-level", settings.log_level, "--log-format", settings.log_format]
+    arguments += [
+        f"--keys={settings.keys_folder}",
+        "--log-level",
+        settings.log_level,
+        "--log-format",
+        settings.log_format,
+    ]
     return [*arguments, "--insecure"] if settings.insecure else arguments
 
 

@@ -14,7 +14,8 @@ from oncemq.cli.server.serve import flag, given
 from oncemq.cli.support.command import ADVICE, Documented, DocumentedGroup
 from oncemq.cli.support.options import Function, config_option, warn_of_unknown_variables
 from oncemq.config import sources
-from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address, is_open
+from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address
+from oncemq.config.exposure import check_exposure, exposures
 from oncemq.config.settings import ServeSettings
 from oncemq.protocol import errors
 from oncemq.terminal import warn
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from oncemq.gateways.contract import Gateway
 
 _EXITS = (0, 1, 2)
-_COMMON_SETTINGS = ("insecure", "log_level", "log_format")
+_COMMON_SETTINGS = ("keys", "insecure", "log_level", "log_format")
 
 
 def _options(*names: str) -> Callable[[Function], Function]:
@@ -178,11 +179,8 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
     # A gateway that is started by name listens even if the setting for `serve` is `none`.
     addresses = {name: gateway_address(name, getattr(settings, name)) for name in names}
     addresses = {name: address or GATEWAY_ADDRESSES[name] for name, address in addresses.items()}
-    for name, address in addresses.items():
-        if not with_parent and is_open(address):
-            warn(
-                f"{name} at {address} can be reached from other machines; everybody who reaches it can read and write."
-            )
+    if not with_parent:
+        _check_exposure(settings, addresses)
 
     from oncemq.client.gateway_api import check_urls, split_urls
     from oncemq.server.gateway_process import run
@@ -196,6 +194,14 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
     gateways = [_make(name, address, brokers, settings) for name, address in addresses.items()]
     started = dict(zip(addresses, gateways, strict=True))
     ctx.exit(run(gateways, lambda _: _announce(started, brokers), with_parent=with_parent))
+
+
+def _check_exposure(settings: ServeSettings, addresses: Mapping[str, str]) -> None:
+    """Raise SettingInvalid, or warn. (`serve` has done so for its own gateways.)"""
+    own = msgspec.structs.replace(settings, listen=(), **{**dict.fromkeys(GATEWAY_ADDRESSES, "none"), **addresses})
+    check_exposure(own)
+    for exposure in exposures(own):
+        warn(exposure.warning)
 
 
 def _make(name: str, address: str, brokers: tuple[str, ...], settings: ServeSettings) -> Gateway:

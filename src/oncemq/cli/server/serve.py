@@ -13,6 +13,7 @@ from oncemq.cli.support.command import ADVICE, Documented
 from oncemq.cli.support.options import Function, config_option, warn_of_unknown_variables
 from oncemq.config import sources
 from oncemq.config.addresses import DEFAULT_URL, GATEWAY_ADDRESSES, unix_path
+from oncemq.config.exposure import check_exposure, exposures
 from oncemq.config.ports import check_ports
 from oncemq.config.settings import ServeSettings
 from oncemq.terminal import warn
@@ -41,7 +42,14 @@ def flag(setting: sources.Setting, *, hidden: bool = False, default: str = "") -
     return click.option(setting.flag, setting.field, **rest)
 
 
-_METAVARS = {"data": "DIR", "journal": "URL", "name": "NAME", **dict.fromkeys(GATEWAY_ADDRESSES, "[HOST:PORT]")}
+_METAVARS = {
+    "data": "DIR",
+    "auth": "FILE",
+    "keys": "DIR",
+    "journal": "URL",
+    "name": "NAME",
+    **dict.fromkeys(GATEWAY_ADDRESSES, "[HOST:PORT]"),
+}
 _METAVARS_OF_UNITS = {"bytes": "SIZE", "milliseconds": "TIME"}
 #: For settings with several values.
 _METAVARS_OF_LISTS = {"http_origins": "ORIGIN", "http_hosts": "NAME"}
@@ -51,7 +59,7 @@ def _default(setting: sources.Setting) -> str:
     default = setting.default
     if isinstance(default, tuple):
         return ", ".join(default) or "none"
-    return sources.format_quantity(default, setting.unit) if isinstance(default, int) else default or "none"
+    return sources.format_quantity(default, setting.unit) if isinstance(default, int) else default or "empty"
 
 
 def _with_settings(function: Function) -> Function:
@@ -93,13 +101,14 @@ def serve(ctx: click.Context, /, **flags: Any) -> None:
     warn_of_unknown_variables()
     settings = sources.load_serve(given(flags))
     check_ports(settings)
+    check_exposure(settings)
     logs.set_up(settings.log_level, settings.log_format)
     for folder in _missing_folders(settings):
         ctx.meta[ADVICE] = {
             "LISTEN_FAILED": f"The folder {folder} does not exist: create it, or choose another address."
         }
-    for address in sources.open_addresses(settings):
-        warn(f"{address} can be reached from other machines: everybody there can read and write.")
+    for exposure in exposures(settings):
+        warn(exposure.warning)
 
     from oncemq.server.serve import serve as serve_broker
 

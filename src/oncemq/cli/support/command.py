@@ -24,6 +24,7 @@ EXIT_CODES = {
     7: "another client took over",
     8: "not possible now: try again later",
     9: "the journal or the local state can't be used",
+    10: "the credentials are not valid, or the user does not have the right",
     130: "interrupted (Ctrl-C)",
     141: "the reader of the output exited",
     143: "ended by SIGTERM or SIGHUP",

@@ -1,0 +1,106 @@
+"""What a listener needs if other machines can reach it: users, and encryption. `insecure` allows it without."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address, is_open, is_stream
+from oncemq.config.settings import ServeSettings
+from oncemq.protocol.errors import SettingInvalid
+
+#: The files that a listener needs in the folder of keys.
+TLS_FILES = ("server.pem", "server-key.pem")
+CURVE_FILES = ("curve.secret",)
+_FILES_OF_GATEWAYS: dict[str, tuple[str, ...]] = {
+    "http": TLS_FILES,
+    "text": CURVE_FILES,
+    "push": CURVE_FILES,
+    # Its packets are signed, and not encrypted.
+    "udp": (),
+}
+#: Its setting, its address, and the files that it needs.
+_Listener = tuple[str, str, tuple[str, ...]]
+_ALL_HOSTS = ("0.0.0.0", "::", "*")
+
+
+class Exposure(NamedTuple):
+    """A listener that other machines can reach, and what it lacks."""
+
+    setting: str
+    address: str
+    has_users: bool
+    #: The file that it needs for its encryption and that does not exist.
+    missing: Path | None
+
+    @property
+    def warning(self) -> str:
+        if not self.has_users:
+            return f"{self._listener} can be reached from other machines: everybody there can read and write."
+        return f"{self._listener} can be reached from other machines, and is not encrypted: others can read tokens."
+
+    @property
+    def _listener(self) -> str:
+        return f"{self.setting} at {self.address}" if self.setting in GATEWAY_ADDRESSES else self.address
+
+
+def check_exposure(settings: ServeSettings) -> None:
+    """Raise SettingInvalid, which shows the commands to run, if a broker would listen without what it needs."""
+    if not settings.insecure:
+        for exposure in exposures(settings):
+            raise _refusal(exposure, settings)
+
+
+def exposures(settings: ServeSettings) -> list[Exposure]:
+    """Return the listeners of a broker and its gateways that other machines can reach, and that lack something."""
+    gateways = {name: gateway_address(name, getattr(settings, name)) for name in GATEWAY_ADDRESSES}
+    feeds = settings.push_options.feed_listen if gateways["push"] else ()
+    found: list[_Listener] = []
+    found += [("listen", address, TLS_FILES if is_stream(address) else CURVE_FILES) for address in settings.listen]
+    found += [(name, address, _FILES_OF_GATEWAYS[name]) for name, address in gateways.items()]
+    found += [("push.feed_listen", address, CURVE_FILES) for address in feeds]
+    return list(_lacking(found, settings.keys_folder, has_users=settings.auth_file.exists()))
+
+
+def _lacking(listeners: list[_Listener], keys: Path, *, has_users: bool) -> Iterator[Exposure]:
+    for setting, address, names in listeners:
+        missing = next((keys / name for name in names if not (keys / name).exists()), None)
+        if is_open(address) and not (has_users and missing is None):
+            yield Exposure(setting, address, has_users, missing)
+
+
+def _refusal(exposure: Exposure, settings: ServeSettings) -> SettingInvalid:
+    where = _where(settings)
+    commands = []
+    if not exposure.has_users:
+        commands += [f"oncemq auth user add alice --role admin{where}", f"oncemq auth token alice{where}"]
+    if exposure.missing is not None:
+        keys = f" --keys {shlex.quote(settings.keys)}" if settings.keys else ""
+        commands.append(f"oncemq auth keys --host {_host(exposure.address)}{where}{keys}")
+    if exposure.has_users:
+        lack, risk = f"{exposure.missing} does not exist. Create it:", "everybody on the network may read tokens"
+    else:
+        lack, risk = "there are no users yet. Set them up:", "everybody on the network may do everything"
+    lines = "".join(f"\n  {command}" for command in commands)
+    error = SettingInvalid(
+        f"{exposure.setting}: {exposure.address} can be reached from other machines, and {lack}{lines}\n"
+        f"or add --insecure if {risk}."
+    )
+    error.advice = ""
+    return error
+
+
+def _where(settings: ServeSettings) -> str:
+    """Return the flags with which `oncemq auth` finds the same file."""
+    if settings.auth or settings.is_on_database:
+        return f" --auth {shlex.quote(str(settings.auth_file))}"
+    return f" --data {shlex.quote(settings.folder)}"
+
+
+def _host(address: str) -> str:
+    """Return the name that clients probably use for an address."""
+    host = address.rpartition("://")[2].rpartition(":")[0].strip("[]")
+    return socket.gethostname() if host in _ALL_HOSTS else host
