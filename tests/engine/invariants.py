@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 import msgspec
 
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Event
 from oncemq.engine.state.batch_index import EXPIRED, BatchIndex
+from oncemq.engine.state.owners import STAGE, TOPIC
 from oncemq.engine.state.pattern_subscription import PatternSubscription
 from oncemq.engine.state.shared_subscription import SharedState
 from oncemq.engine.state.state import State
 from oncemq.engine.state.topic import Subscription, Topic
 from oncemq.journal.contract import record_bytes
+from oncemq.protocol.commands import ENTRY, SESSION, SUBSCRIPTION, WRITER
 from oncemq.protocol.limits import Limits
 from tests.engine.world import EXTENT_BYTES, World, image_of
 
@@ -70,6 +73,7 @@ def check_invariants(engine: Engine, now_ms: int) -> None:
     assert state.subscriptions == sum(len(topic.subscriptions) for topic in state.topics.values())
     assert state.live == _live(state)
     _check_hidden(state)
+    _check_owners(state)
     _check_patterns(state)
     _check_times(engine, now_ms)
 
@@ -158,6 +162,25 @@ def _check_patterns(state: State) -> None:
             assert subscription.pattern is pattern
         behind = {key for key, topic in matching.items() if _has_more(topic.index, pattern.topics[key].acked)}
         assert set(pattern.pending) == behind
+
+
+def _check_owners(state: State) -> None:
+    """What has an owner exists."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for kind, of, name, owner in state.owners:
+        counts[kind, owner] += 1
+        known: dict[str, Collection[object]] = {
+            TOPIC: state.topics,
+            SESSION: state.sessions,
+            STAGE: state.stages,
+            WRITER: state.writers,
+            ENTRY: state.registry.get(of, {}),
+            SUBSCRIPTION: state.topics[of].subscriptions if of in state.topics else (),
+        }
+        assert name in known[kind] or (kind == SUBSCRIPTION and (of, name) in state.patterns), (kind, of, name)
+    assert all(state.owners.count(*key) == count for key, count in counts.items())
+    for owner in {owner for _, owner in counts}:
+        assert len(state.owners.topics_of(owner)) == counts[TOPIC, owner]
 
 
 def _has_more(index: BatchIndex, acked: int) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.decide.ticks import TICK_BYTES_MAX
-from oncemq.engine.event_bytes import need_bytes
+from oncemq.engine.event_bytes import need_bytes, owned_bytes
 from oncemq.engine.events import Event
 from oncemq.engine.record_locator import RecordLocator
 from oncemq.engine.state.topic import Subscription, Topic
@@ -18,7 +18,7 @@ from oncemq.protocol import commands, replies
 from oncemq.protocol.limits import Limits
 from tests.engine.invariants import event_bytes, without_verdicts
 from tests.engine.schemas import SCHEMAS
-from tests.engine.world import EXTENT_BYTES, World
+from tests.engine.world import EXTENT_BYTES, USERS, World
 
 TOPICS = ["a", "a.b", "a.c", "b"]
 PATTERNS = ["a.*", "#", "a.#"]
@@ -48,6 +48,7 @@ class RandomWorld(World):
             (2, self._read_or_find),
             (2, self._move),
         ]
+        self.caller = self.rng.choice(USERS)
         [kind] = self.rng.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])
         kind()
         if self.rng.random() < 0.15:
@@ -63,6 +64,8 @@ class RandomWorld(World):
         if decision.event is not None:
             payload_bytes = sum(record_bytes(each.size) for each in commands.payloads_of(command))
             assert event_bytes(decision.event) + payload_bytes <= need_bytes(command), "a group could overflow"
+        if decision.owned is not None:
+            assert event_bytes(decision.owned) <= owned_bytes(command), "a group could overflow"
         refused = isinstance(decision.reply, replies.Refusal | replies.NotNow)
         if decision.event is None or (refused and isinstance(command, commands.Numbered | commands.Keyed)):
             assert without_verdicts(self) == before, "a refusal changed something"

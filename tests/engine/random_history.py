@@ -48,7 +48,7 @@ from oncemq.protocol.commands import (
 )
 from oncemq.protocol.limits import Limits
 from tests.engine.schemas import SCHEMAS, checked
-from tests.engine.world import EXTENT_BYTES, World
+from tests.engine.world import EXTENT_BYTES, USERS, World
 
 LIMITS = Limits(stage_ms=500, key_ms=700, session_idle_ms=900)
 TOPICS = ["a", "b", "c.d"]
@@ -74,6 +74,7 @@ class History:
     def step(self) -> None:
         rng = self.rng
         choice = rng.random()
+        self.world.caller = rng.choice(USERS)
         if choice < 0.6:
             self.operate(self.operation())
         elif choice < 0.8:

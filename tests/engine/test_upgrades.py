@@ -39,6 +39,7 @@ AS_AT_FIRST: list[tuple[commands.Operation, list[object]]] = [
     (commands.RemoveSession("eve"), ["remove_session", "eve"]),
     (commands.RemoveKeys("web", ("k1",)), ["remove_keys", "web", ["k1"]]),
     (commands.PutSchema("orders", None, "full", "broker"), ["put_schema", "orders", None, "full", "broker"]),
+    (commands.Assign("session", "eve", "ann"), ["assign", "session", "eve", "ann", ""]),
 ]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
 import msgspec
 
+from oncemq.engine.caller import Caller
 from oncemq.engine.decide.decision import Decision
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Delayed, Event, Staged, Stored, Transacted
@@ -20,6 +21,22 @@ EXTENT_BYTES = 1 << 20
 ROOMY = 1 << 30
 
 
+class User:
+    """A caller that sees what it is told to see. Implements `engine.caller.Caller`."""
+
+    def __init__(self, user: str, *, is_viewer: bool = True, topics: Collection[str] | None = None) -> None:
+        self.user = user
+        self.is_viewer = is_viewer
+        self._topics = topics
+
+    def sees(self, topic: str) -> bool:
+        return self._topics is None or topic in self._topics
+
+
+#: Those for whom random commands are decided.
+USERS = [None, User("ann"), User("ben")]
+
+
 class World:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -30,14 +47,18 @@ class World:
         self.free_bytes = ROOMY
         self.reserve_bytes = 0
         self.log: list[tuple[int, Event]] = []
+        #: For whom commands are decided.
+        self.caller: Caller | None = None
         self.numbers: dict[str, int] = {}
         self.epochs: dict[str, int] = {}
 
     def send(self, command: commands.Command) -> Decision:
         place = WriteSlot(self.position, self.free_bytes, self.writable_bytes, self.reserve_bytes)
-        decision = self.engine.step(self.now_ms, place, command)
+        decision = self.engine.step(self.now_ms, place, command, None, self.caller)
         if decision.event is not None:
             self.log.append((self.now_ms, decision.event))
+        if decision.owned is not None:
+            self.log.append((self.now_ms, decision.owned))
         event = decision.event
         for part in event.parts if isinstance(event, Transacted) else (event,):
             if isinstance(part, Stored | Staged | Delayed) and part.position:

@@ -20,6 +20,7 @@ from oncemq.client.consumer.owned_subscription import DELETED, STALE_EPOCH, Loss
 from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.core.core import Payloads
 from oncemq.client.core.validation import check_headers
+from oncemq.client.credentials import NO_CREDENTIALS, Credentials
 from oncemq.client.options import ConnectSettings
 from oncemq.client.producer.encoding import Times, make_put
 from oncemq.client.runtime.event_loop import EventLoopDriver
@@ -30,9 +31,11 @@ from oncemq.protocol import errors
 
 __all__ = [
     "DELETED",
+    "NO_CREDENTIALS",
     "STALE_EPOCH",
     "STALE_SCHEMA",
     "BrokerSession",
+    "Credentials",
     "EventLoopDriver",
     "KnownSchema",
     "Loss",
@@ -69,8 +72,11 @@ class BrokerSession:
         timeout_s: float = 1.0,
         tries: int = 5,
         report_at_once: frozenset[str] = frozenset(),
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
-        """`report_at_once`: codes of NotNow errors with which a numbered operation fails instead of waiting."""
+        """`report_at_once`: codes of NotNow errors with which a numbered operation fails instead of waiting.
+        `credentials` are those of the gateway itself."""
+        self._credentials = credentials
         self._settings = ConnectSettings(urls=list(urls), label=label, timeout_s=timeout_s, tries=tries, window=_WINDOW)
         self._report_at_once = report_at_once
         self._loop = asyncio.get_running_loop()
@@ -79,7 +85,7 @@ class BrokerSession:
     def _connect(self) -> EventLoopDriver:
         core = self._settings.make_core()
         core.report_at_once(self._report_at_once)
-        return EventLoopDriver(core, open_transport(self._settings.urls), self._loop)
+        return EventLoopDriver(core, open_transport(self._settings.urls, 0, self._credentials), self._loop)
 
     def driver(self) -> EventLoopDriver:
         """Return the driver for the next command. It is another one after the broker has ended the session."""

@@ -88,6 +88,13 @@ class ServeSettings(Limits, frozen=True, kw_only=True):
             "the folder of `auth`."
         ),
     ] = ""
+    audit: Annotated[
+        str,
+        described(
+            "File of the audit log, which exists if there are users: a JSON object per line for logins, refusals and "
+            "changes. Empty: `audit.log` in the folder of `auth`."
+        ),
+    ] = ""
     client_certificates: Annotated[
         bool,
         described(

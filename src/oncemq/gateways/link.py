@@ -20,7 +20,9 @@ from typing import TypeVar
 import msgspec
 
 from oncemq.client.gateway_api import (
+    NO_CREDENTIALS,
     BrokerSession,
+    Credentials,
     EventLoopDriver,
     Payloads,
     Pending,
@@ -80,6 +82,7 @@ class Link:
         tries: int = 5,
         waits_for_space: bool = True,
         reserve: Callable[[int], Awaitable[None]] | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         """The broker may be unreachable: then calls raise BrokerAway.
 
@@ -88,11 +91,19 @@ class Link:
 
         `reserve` is called by the task that gets or reads messages, before a large reply is requested, with its maximum
         size. A call with 0 means that the reply before is not needed any more.
+
+        `credentials` are those of the gateway itself, which needs the role `gateway` if the broker has users.
         """
         self._reserve = reserve
         at_once = frozenset() if waits_for_space else _LACK_OF_SPACE
         self._start_session = partial(
-            BrokerSession, urls, label=label, timeout_s=timeout_s, tries=tries, report_at_once=at_once
+            BrokerSession,
+            urls,
+            label=label,
+            timeout_s=timeout_s,
+            tries=tries,
+            report_at_once=at_once,
+            credentials=credentials,
         )
         self._loop = asyncio.get_running_loop()
         #: The caller that it belongs to; "" = the gateway itself, or everybody where there are no users.

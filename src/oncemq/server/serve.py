@@ -10,10 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from types import FrameType
 
+from oncemq.auth.tokens import new_token
 from oncemq.broker.clock import SystemClock
 from oncemq.broker.housekeeping import Policy
 from oncemq.broker.loop import Broker
 from oncemq.broker.network.listeners import Listeners
+from oncemq.broker.security.security import Security
 from oncemq.broker.standby import Lease, serve_with_lease
 from oncemq.config.allocator import keep_freed_memory
 from oncemq.config.settings import ServeSettings
@@ -21,6 +23,7 @@ from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Journal
 from oncemq.net.descriptors import raise_limit
 from oncemq.protocol import errors
+from oncemq.server.security import make_security
 from oncemq.server.serve_gateways import gateway_supervisor
 from oncemq.server.supervisor import Supervisor
 
@@ -42,6 +45,21 @@ class _StopSignal:
         return bool(self.number)
 
 
+class _HangUpSignal:
+    """Set by SIGHUP: users, certificates and keys are read again."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        signal.signal(signal.SIGHUP, self._note)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_set = True
+
+    def take(self) -> bool:
+        is_set, self._is_set = self._is_set, False
+        return is_set
+
+
 def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callable[[str], None]) -> int:
     """Run a broker until a signal ends it. Return the exit code.
 
@@ -53,11 +71,13 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
     raise_limit()
     keep_freed_memory()
     stop = _StopSignal()
-    gateways = gateway_supervisor(settings, say, stop.is_set)
+    token = new_token()
+    security = make_security(settings, token)
+    gateways = gateway_supervisor(settings, say, stop.is_set, token)
 
     def serve_journal(journal: Journal, network: Listeners) -> int:
         try:
-            return run_broker(journal, network, settings, announce, stop.is_set, gateways)
+            return run_broker(journal, network, settings, announce, stop.is_set, gateways, security)
         finally:
             gateways.end()
 
@@ -108,17 +128,21 @@ def run_broker(
     announce: Callable[[str], None],
     stopping: Callable[[], bool],
     gateways: Supervisor | None = None,
+    security: Security | None = None,
 ) -> int:
     """Recover, and serve until the broker is stopped. Raise JournalFailed; then the requests of the last round were not
     answered."""
     gateways = gateways or Supervisor()
-    broker = _recover(journal, network, settings)
+    broker = _recover(journal, network, settings, security)
+    hang_up = _HangUpSignal()
     for address in network.addresses:
         announce(address)
     gateways.start(network.addresses[0])
     try:
         while not (stopping() and gateways.has_drained()):
             broker.run_once(broker.wait_ms())
+            if hang_up.take() and security is not None:
+                security.reload()
         log.info("stopping: answering open requests, then writing a snapshot")
         broker.stop()
     except ApplyFailed as failure:
@@ -127,10 +151,18 @@ def run_broker(
     return 0
 
 
-def _recover(journal: Journal, network: Listeners, settings: ServeSettings) -> Broker:
+def _recover(journal: Journal, network: Listeners, settings: ServeSettings, security: Security | None) -> Broker:
     policy = Policy(snapshot_bytes=settings.snapshot_bytes, snapshot_events=settings.snapshot_events)
     with network.own_growth():
-        broker = Broker(journal, network, SystemClock(), settings.limits, policy, trust_clock=settings.trust_clock)
+        broker = Broker(
+            journal,
+            network,
+            SystemClock(),
+            settings.limits,
+            policy,
+            trust_clock=settings.trust_clock,
+            security=security,
+        )
     network.set_held_bytes(lambda: broker.waiting_bytes)
     # The guard of the connections counts at the same time.
     broker.counters.update(network.counters.counts.copy())

@@ -22,9 +22,12 @@ _RELEASE_S = 1.0
 
 
 def gateway_supervisor(
-    settings: ServeSettings, say: Callable[[str], None], is_stopping: Callable[[], bool] = lambda: False
+    settings: ServeSettings,
+    say: Callable[[str], None],
+    is_stopping: Callable[[], bool] = lambda: False,
+    token: str = "",
 ) -> Supervisor:
-    """Return the supervisor of the gateways. Raise MissingExtra or ListenFailed for a gateway that was requested."""
+    """Return the supervisor of the gateways, which have this token. Raise MissingExtra or ListenFailed for a gateway that was requested."""
     addresses = {name: gateway_address(name, getattr(settings, name)) for name in GATEWAY_ADDRESSES}
     addresses = {name: address for name, address in addresses.items() if address}
     #: Otherwise HTTP is started only if that is possible.
@@ -41,8 +44,8 @@ def gateway_supervisor(
             _probe(name, address, wait_s=_RELEASE_S)
 
     if "http" in addresses and not is_http_required:
-        return Supervisor(_OptionalHttp(settings, addresses, say).arguments, is_stopping)
-    return Supervisor(lambda: arguments_for(settings, addresses), is_stopping)
+        return Supervisor(_OptionalHttp(settings, addresses, say).arguments, is_stopping, token)
+    return Supervisor(lambda: arguments_for(settings, addresses), is_stopping, token)
 
 
 def _drop_http_on_clash(addresses: dict[str, str], say: Callable[[str], None]) -> None:

@@ -42,9 +42,12 @@ class Supervisor:
         self,
         arguments: Callable[[], Sequence[str] | None] = tuple,
         is_stopping: Callable[[], bool] = lambda: False,
+        token: str = "",
     ) -> None:
         """`arguments` returns the arguments of `oncemq`, without the broker's address. It is called at each `start`,
-        and again while it returns None, which means "not yet"."""
+        and again while it returns None, which means "not yet". `token` is the gateway's own: its standard input begins
+        with it, since others could see it among the arguments or variables of a process."""
+        self._token = token
         self._arguments = arguments
         self._is_stopping = is_stopping
         self._ended = threading.Event()
@@ -125,6 +128,7 @@ class Supervisor:
                 if self._ended.is_set():
                     return 0
                 self._process = subprocess.Popen(command, stdin=its_stdin)
+            os.write(ours, f"{self._token}\n".encode())
             return self._process.wait()
         finally:
             os.close(its_stdin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from oncemq.protocol import errors
 from oncemq.terminal import warn
 
 if TYPE_CHECKING:
+    from oncemq.client.gateway_api import Credentials
     from oncemq.gateways.contract import Gateway
 
 _EXITS = (0, 1, 2)
@@ -182,7 +184,7 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
     if not with_parent:
         _check_exposure(settings, addresses)
 
-    from oncemq.client.gateway_api import check_urls, split_urls
+    from oncemq.client.gateway_api import NO_CREDENTIALS, Credentials, check_urls, split_urls
     from oncemq.server.gateway_process import run
 
     brokers = tuple(split_urls(",".join(brokers) or sources.load_client({"config": flags["config"]}).url))
@@ -191,7 +193,9 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
     ctx.meta[ADVICE] = {
         "LISTEN_FAILED": f"Another process may listen there: stop it, or choose another address with {address_flags}."
     }
-    gateways = [_make(name, address, brokers, settings) for name, address in addresses.items()]
+    # The parent, which is the broker, hands its token over first.
+    credentials = Credentials(token=sys.stdin.readline().strip()) if with_parent else NO_CREDENTIALS
+    gateways = [_make(name, address, brokers, settings, credentials) for name, address in addresses.items()]
     started = dict(zip(addresses, gateways, strict=True))
     ctx.exit(run(gateways, lambda _: _announce(started, brokers), with_parent=with_parent))
 
@@ -204,8 +208,11 @@ def _check_exposure(settings: ServeSettings, addresses: Mapping[str, str]) -> No
         warn(exposure.warning)
 
 
-def _make(name: str, address: str, brokers: tuple[str, ...], settings: ServeSettings) -> Gateway:
+def _make(
+    name: str, address: str, brokers: tuple[str, ...], settings: ServeSettings, credentials: Credentials
+) -> Gateway:
     options = msgspec.structs.asdict(getattr(settings, f"{name}_options"))
+    options["credentials"] = credentials
     if name == "text":
         from oncemq.gateways.text.gateway import TextGateway
         from oncemq.gateways.text.settings import TextSettings

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from oncemq.client.core.commands.wire import LOCAL, WireBytes
+from oncemq.client.credentials import NO_CREDENTIALS, Credentials
 from oncemq.client.runtime.embedded import EmbeddedLink, attach_embedded
 from oncemq.client.runtime.stream import StreamTransport
 from oncemq.client.runtime.wire_counter import WireCounter
@@ -89,7 +90,11 @@ def split_urls(url: str | Sequence[str] | None) -> list[str]:
     return urls
 
 
-def open_transport(urls: Sequence[str], busy_poll_us: int = 0) -> StreamTransport | ZmqTransport | EmbeddedTransport:
+def open_transport(
+    urls: Sequence[str],
+    busy_poll_us: int = 0,
+    credentials: Credentials = NO_CREDENTIALS,  # noqa: ARG001
+) -> StreamTransport | ZmqTransport | EmbeddedTransport:
     """Open the transport for these addresses. Raises SettingInvalid."""
     check_urls(urls)
     if is_stream(urls[0]):

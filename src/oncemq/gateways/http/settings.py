@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from oncemq.client.gateway_api import NO_CREDENTIALS, Credentials
 from oncemq.config.gateways import HttpOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:8002"
 
 
 class GatewaySettings(HttpOptions, frozen=True, kw_only=True):
+    #: Of the gateway itself, for the broker.
+    credentials: Credentials = NO_CREDENTIALS
     #: Addresses of the broker and its standbys.
     brokers: tuple[str, ...]
     #: HOST:PORT to listen at.

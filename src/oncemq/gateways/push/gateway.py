@@ -61,7 +61,7 @@ class PushGateway:
 
     def _begin(self, started: contextlib.AsyncExitStack) -> None:
         settings, counters = self._settings, self.counters
-        link = Link(self._urls, label=settings.name)
+        link = Link(self._urls, label=settings.name, credentials=settings.credentials)
         started.callback(link.close)
         intake = Intake(self._urls, counters, buffer_bytes_max=settings.buffer_bytes_max)
         started.callback(intake.close)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from oncemq.client.gateway_api import NO_CREDENTIALS, Credentials
 from oncemq.config.gateways import PushOptions
 from oncemq.net.policy import KERNEL_BYTES, ListenerLimits
 
 
 class PushSettings(PushOptions, frozen=True, kw_only=True):
     """Raises SettingInvalid for invalid values."""
+
+    #: Of the gateway itself, for the broker.
+    credentials: Credentials = NO_CREDENTIALS
 
     #: Where publishers connect their PUB sockets.
     publish: str = "tcp://127.0.0.1:5557"

@@ -36,7 +36,11 @@ class TextGateway:
     async def start(self) -> None:
         """Listen. Raises ListenFailed. The broker may be unreachable: then requests are answered with an error."""
         self._peers = Peers(self._settings, self._answer, self.on_failure)
-        self._link = self._broker if isinstance(self._broker, Link) else Link(self._broker, label="text")
+        self._link = (
+            self._broker
+            if isinstance(self._broker, Link)
+            else Link(self._broker, label="text", credentials=self._settings.credentials)
+        )
         self._server = TextServer(self._link)
         self.addresses = [self._peers.address]
         log.info("text clients connect to %s", self._peers.address)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from oncemq.client.gateway_api import NO_CREDENTIALS, Credentials
 from oncemq.config.gateways import TextOptions
 
 
 class TextSettings(TextOptions, frozen=True, kw_only=True):
+    #: Of the gateway itself, for the broker.
+    credentials: Credentials = NO_CREDENTIALS
     #: Where clients connect their REQ or DEALER sockets.
     listen: str = "tcp://127.0.0.1:5556"

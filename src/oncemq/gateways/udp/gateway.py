@@ -46,7 +46,11 @@ class UdpGateway:
         """Listen. Raises ListenFailed. If the broker is unreachable, packets are dropped, and peers repeat them."""
         settings = self._settings
         self._endpoint = Endpoint(settings.host, settings.port, settings.packet_bytes_max)
-        self._link = self._broker if isinstance(self._broker, Link) else Link(self._broker, label="udp")
+        self._link = (
+            self._broker
+            if isinstance(self._broker, Link)
+            else Link(self._broker, label="udp", credentials=self._settings.credentials)
+        )
         self._rates = Rates(settings.source_packets_per_s, settings.packets_per_s, clock_ms())
         self._context = UdpContext(self._link, self._endpoint, settings)
         self._feeds = Feeds(self._context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncemq.client.gateway_api import NO_CREDENTIALS, Credentials
 from oncemq.config.gateways import UdpOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:5560"
@@ -39,6 +40,8 @@ FETCHES_MAX = 8
 
 
 class UdpSettings(UdpOptions, frozen=True, kw_only=True):
+    #: Of the gateway itself, for the broker.
+    credentials: Credentials = NO_CREDENTIALS
     #: HOST:PORT to listen at.
     listen: str = DEFAULT_ADDRESS
     #: Other machines can't send from a loopback address, so these addresses count as validated.

@@ -76,7 +76,13 @@ class App:
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self._link = Link(self._settings.brokers, label="http", waits_for_space=False, reserve=reserve_reply)
+        self._link = Link(
+            self._settings.brokers,
+            label="http",
+            waits_for_space=False,
+            reserve=reserve_reply,
+            credentials=self._settings.credentials,
+        )
         self._state = self._make_state(self._link)
         await send({"type": "lifespan.startup.complete"})
         await receive()
