@@ -70,14 +70,18 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
         raise errors.SettingInvalid("the broker runs on Linux (macOS: best effort); clients run anywhere")
     raise_limit()
     keep_freed_memory()
-    stop = _StopSignal()
+    stop, hang_up = _StopSignal(), _HangUpSignal()
     token = new_token()
     security = make_security(settings, token)
     gateways = gateway_supervisor(settings, say, stop.is_set, token)
 
+    def reload() -> None:
+        if hang_up.take():
+            security.reload()
+
     def serve_journal(journal: Journal, network: Listeners) -> int:
         try:
-            return run_broker(journal, network, settings, announce, stop.is_set, gateways, security)
+            return run_broker(journal, network, settings, announce, stop.is_set, gateways, security, reload)
         finally:
             gateways.end()
 
@@ -129,20 +133,19 @@ def run_broker(
     stopping: Callable[[], bool],
     gateways: Supervisor | None = None,
     security: Security | None = None,
+    between: Callable[[], None] = lambda: None,
 ) -> int:
-    """Recover, and serve until the broker is stopped. Raise JournalFailed; then the requests of the last round were not
+    """Recover, and serve until the broker is stopped. `between` is called after each round. Raise JournalFailed; then the requests of the last round were not
     answered."""
     gateways = gateways or Supervisor()
     broker = _recover(journal, network, settings, security)
-    hang_up = _HangUpSignal()
     for address in network.addresses:
         announce(address)
     gateways.start(network.addresses[0])
     try:
         while not (stopping() and gateways.has_drained()):
             broker.run_once(broker.wait_ms())
-            if hang_up.take() and security is not None:
-                security.reload()
+            between()
         log.info("stopping: answering open requests, then writing a snapshot")
         broker.stop()
     except ApplyFailed as failure:

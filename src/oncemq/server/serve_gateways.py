@@ -27,7 +27,8 @@ def gateway_supervisor(
     is_stopping: Callable[[], bool] = lambda: False,
     token: str = "",
 ) -> Supervisor:
-    """Return the supervisor of the gateways, which have this token. Raise MissingExtra or ListenFailed for a gateway that was requested."""
+    """Return the supervisor of the gateways, which have this token. Raise MissingExtra or ListenFailed for a gateway
+    that was requested."""
     addresses = {name: gateway_address(name, getattr(settings, name)) for name in GATEWAY_ADDRESSES}
     addresses = {name: address for name, address in addresses.items() if address}
     #: Otherwise HTTP is started only if that is possible.
