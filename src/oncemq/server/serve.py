@@ -135,8 +135,8 @@ def run_broker(
     security: Security | None = None,
     between: Callable[[], None] = lambda: None,
 ) -> int:
-    """Recover, and serve until the broker is stopped. `between` is called after each round. Raise JournalFailed; then the requests of the last round were not
-    answered."""
+    """Recover, and serve until the broker is stopped. `between` is called after each round. Raise JournalFailed; then
+    the requests of the last round were not answered."""
     gateways = gateways or Supervisor()
     broker = _recover(journal, network, settings, security)
     for address in network.addresses:
