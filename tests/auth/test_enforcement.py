@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from oncemq.auth.tokens import new_token
 from oncemq.auth.users import CERTIFICATE, Quotas
 from oncemq.broker.security.security import Security
 from oncemq.engine.decide import lists
@@ -315,10 +317,8 @@ def test_bytes_in_flight_are_limited_per_user() -> None:
     rig = SecureRig(make_users(BOTH, {OTHER: Quotas(in_flight_bytes=1000)}))
     walk = walk_of(rig)
     put, payloads = walk.examples()[commands.Put]()
-    requests = [
-        rig.post([commands.Keyed(OTHER, f"k{index}" + "x" * 300, put)], payloads, rig.login(OTHER))
-        for index in range(8)
-    ]
+    puts = [commands.Keyed(OTHER, f"k{index}" + "x" * 300, put) for index in range(8)]
+    requests = [rig.post([each], payloads, rig.login(OTHER)) for each in puts]
     own = rig.post([commands.Keyed(OWNER, "k", put)], payloads, rig.login(OWNER))
     rig.rounds()
     answers = rig.answers()
@@ -326,7 +326,7 @@ def test_bytes_in_flight_are_limited_per_user() -> None:
     assert codes
     assert set(codes) == {"RATE_LIMITED"}
     assert isinstance(answers[own][0][0], replies.PutReply)
-    again = rig.post([commands.Keyed(OTHER, "k7" + "x" * 300, put)], payloads, rig.login(OTHER))
+    again = rig.post(puts[-1:], payloads, rig.login(OTHER))
     rig.rounds()
     assert isinstance(rig.answers()[again][0][0], replies.PutReply), "what was decided is not in flight any more"
 
@@ -382,7 +382,7 @@ def test_the_audit_log_has_logins_refusals_and_changes_and_no_secrets(tmp_path: 
     assert secret not in text
     entries = [json.loads(line) for line in text.splitlines()]
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [e for e in entries if e["event"] == "login failed"][0]["address"] == "10.0.0.1"
+    assert next(e for e in entries if e["event"] == "login failed")["address"] == "10.0.0.1"
     assert {"user": OWNER, "address": "10.0.0.2", "kind": "certificate"}.items() <= next(
         e for e in entries if e["event"] == "login"
     ).items()
@@ -404,13 +404,16 @@ def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pyte
 
 
 def test_comparisons_take_place_for_unknown_tokens_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = []
-    from oncemq.auth import tokens
+    compared: list[str] = []
+    real = hmac.compare_digest
 
-    real = tokens.hmac.compare_digest
-    monkeypatch.setattr(tokens.hmac, "compare_digest", lambda a, b: compared.append(1) or real(a, b))
+    def compare(one: str, other: str) -> bool:
+        compared.append(other)
+        return real(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
     rig = SecureRig()
-    for token in (tokens.new_token(), "", "nonsense"):
+    for token in (new_token(), "", "nonsense"):
         with pytest.raises(errors.Unauthenticated):
             rig.guard.admit(TOKEN, token, token)
     assert len(compared) == 3
