@@ -108,8 +108,8 @@ def test_a_gateway_uses_its_own_session_for_the_operations_of_its_callers() -> N
     begun = expect(replies.HelloReply, rig.send(GATE, Hello("gateway-1", 0, 1, 8)))
     create = commands.CreateTopic("orders.1")
 
-    def number(n: int, who: str) -> Numbered:
-        return Numbered("gateway-1", begun.epoch, n, n, create, f"{who}/certificate={who}")
+    def number(n: int, who: str) -> As:
+        return As(f"{who}/certificate={who}", Numbered("gateway-1", begun.epoch, n, n, create), True)
 
     assert code(rig.send(GATE, number(1, OTHER))) == "FORBIDDEN"
     assert isinstance(rig.send(GATE, number(2, OWNER)), replies.TopicReply), "the refusal has used up number 1"
@@ -135,7 +135,7 @@ def test_a_credential_that_was_removed_ends_what_a_gateway_does_for_it() -> None
     rig.reload(make_users({name: rules for name, rules in RULES.items() if name != OWNER}))
     caller = f"{OWNER}/certificate={OWNER}"
     assert code(rig.send(GATE, As(caller, commands.Health()))) == "UNAUTHENTICATED"
-    assert code(rig.send(GATE, Numbered("gateway-1", begun.epoch, 1, 1, put, caller))) == "UNAUTHENTICATED"
+    assert code(rig.send(GATE, As(caller, Numbered("gateway-1", begun.epoch, 1, 1, put), True))) == "UNAUTHENTICATED"
     void = Numbered("gateway-1", begun.epoch, 2, 2, commands.Void())
     assert isinstance(rig.send(GATE, void), replies.Done), "the number of the refused one is used up"
 

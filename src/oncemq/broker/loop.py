@@ -218,7 +218,7 @@ class Broker:
             self._refused.append((queue.peer, encode_refusal(frames, error)))
             return None
         commands: tuple[Command, ...] = decoded.commands
-        behalves: tuple[str, ...] = ()
+        behalves: tuple[As | None, ...] = ()
         if As in map(type, commands):
             commands, behalves = _unwrapped(commands)
         return Request(queue.peer, decoded.request_id, commands, payloads, caller, behalves)
@@ -336,7 +336,7 @@ class Broker:
         )
 
 
-def _unwrapped(commands: Sequence[Command]) -> tuple[tuple[PlainCommand, ...], tuple[str, ...]]:
+def _unwrapped(commands: Sequence[Command]) -> tuple[tuple[PlainCommand, ...], tuple[As | None, ...]]:
     """Return commands without those for whom a gateway sends them, and whom it sends each of them for."""
     plain = tuple(command.command if isinstance(command, As) else command for command in commands)
-    return plain, tuple(command.caller if isinstance(command, As) else "" for command in commands)
+    return plain, tuple(command if isinstance(command, As) else None for command in commands)

@@ -6,7 +6,7 @@ import msgspec
 
 from oncemq.broker.batch_reader import BatchReader
 from oncemq.engine.decide.decision import Decision
-from oncemq.protocol.commands import Command, Get, GetAny, Read
+from oncemq.protocol.commands import As, Command, Get, GetAny, Read
 from oncemq.protocol.frames import Frame, encode_replies, encode_reply, encode_response
 from oncemq.protocol.replies import GetReply, NotNow, Reply
 
@@ -18,8 +18,8 @@ class Request(msgspec.Struct, eq=False):
     payloads: list[tuple[Frame, ...]]
     #: The caller of the connection; "" = there are no users.
     caller: str = ""
-    #: For whom a gateway sends each command; "" = for itself. Empty if it is so for all.
-    behalves: tuple[str, ...] = ()
+    #: For whom a gateway sends each command; None = for itself. Empty if it is so for all.
+    behalves: tuple[As | None, ...] = ()
     #: Encoded, except for those whose batches are read after the sync, and for the only one of a request.
     replies: list[Reply | msgspec.Raw] = []
     #: Index of each reply whose batches are read after the sync, with the decision that found them.
@@ -29,9 +29,9 @@ class Request(msgspec.Struct, eq=False):
     #: Bytes of all other replies, if there are more to come.
     encoded_bytes: int = 0
 
-    def behalf_of(self, index: int) -> str:
-        """Return for whom a gateway sends a command; "" = for itself."""
-        return self.behalves[index] if self.behalves else ""
+    def behalf_of(self, index: int) -> As | None:
+        """Return for whom a gateway sends a command; None = for itself."""
+        return self.behalves[index] if self.behalves else None
 
     @property
     def has_messages(self) -> bool:

@@ -43,14 +43,9 @@ class Authorizer:
 
     def refuse(self, connection: Caller, caller: Caller, command: Command) -> Refusal | None:
         """Refuse what a caller may not do. `connection` is whose connection it is: another one if a gateway acts for
-        the caller."""
+        the caller. The session of a number is checked by `refuse_number`."""
         kind = type(command)
         if kind is Numbered:
-            # With a caller of its own, the session is that of the gateway.
-            sender = connection if command.caller else caller  # type: ignore[union-attr]
-            refusal = self.refuse_session(sender, command)  # type: ignore[arg-type]
-            if refusal is not None:
-                return refusal
             operation = command.operation  # type: ignore[union-attr]
             if type(operation) is Put and not operation.create and caller.rights.allows(WRITE, operation.topic):
                 return None
@@ -60,7 +55,7 @@ class Authorizer:
             return refusal or self._refuse(connection, caller, command.operation)  # type: ignore[union-attr]
         return self._refuse(connection, caller, command)
 
-    def refuse_session(self, sender: Caller, command: Numbered) -> Refusal | None:
+    def refuse_number(self, sender: Caller, command: Numbered) -> Refusal | None:
         """Refuse a number in the session of somebody else, which does not exist for the sender."""
         owner = self._state.owners.get(commands.SESSION, "", command.session)
         if owner in ("", sender.user) or sender.is_admin:

@@ -24,7 +24,7 @@ from oncemq.engine.events import Declined, Event
 from oncemq.engine.state.owners import TOPIC
 from oncemq.engine.state.state import State
 from oncemq.protocol import commands, errors
-from oncemq.protocol.commands import MAC, NO_CREDENTIAL, Command, Keyed, Login, Numbered
+from oncemq.protocol.commands import MAC, NO_CREDENTIAL, As, Command, Keyed, Login, Numbered
 from oncemq.protocol.replies import LoginReply, NotNow, Refusal
 
 log = logging.getLogger("oncemq.security")
@@ -195,42 +195,36 @@ class Security:
 
     # Authorisation.
 
-    def authorize(self, connection: str, behalf: str, command: Command, now_ms: int) -> Authorization:
-        """Decide whether a connection may send a command. `behalf` is for whom a gateway sends it (`As`)."""
+    def authorize(self, connection: str, behalf: As | None, command: Command, now_ms: int) -> Authorization:
+        """Decide whether a connection may send a command. `behalf` says for whom a gateway sends it."""
         if self.users is None:
             return OPEN
         sender = self._caller(connection)
         if sender is None:
             return None, _NO_LONGER if connection else _NOT_LOGGED_IN, False
-        numbered = command if type(command) is Numbered else None
-        named = behalf or (numbered.caller if numbered is not None else "")
         caller: Caller | None = sender
-        if named:
+        if behalf is not None:
             if not sender.is_gateway:
                 text = f"user '{sender.user}' is not a gateway and may not act for others"
                 return sender, self._refused(sender, Refusal("FORBIDDEN", text)), False
-            caller = self._caller(named)
+            caller = self._caller(behalf.caller)
         assert self._authorizer is not None
         assert self._state is not None
+        # Whose session the number of the command is in.
+        numbering = sender if behalf is None or behalf.in_own_session else caller
+        if type(command) is Numbered and numbering is not None:
+            refusal: Refusal | NotNow | None = self._authorizer.refuse_number(numbering, command)
+            if refusal is not None:
+                return caller, self._refused(numbering, refusal), False
+        uses_number = type(command) is Numbered and numbering is not None
         if caller is None:
-            # The gateway's own number is used up.
-            is_its_own = numbered is not None and not behalf
-            is_recorded = is_its_own and self._authorizer.refuse_session(sender, numbered) is None  # type: ignore[arg-type]
-            return None, _NO_LONGER, is_recorded
-        refusal: Refusal | NotNow | None = self._authorizer.refuse(sender, caller, command)
-        if refusal is None and sender is caller and sender.is_gateway:
-            return caller, None, False
-        if refusal is None:
+            return None, _NO_LONGER, uses_number
+        refusal = self._authorizer.refuse(sender, caller, command)
+        if refusal is None and not (sender is caller and sender.is_gateway):
             refusal = refuse_over_quota(self._state, caller, command, now_ms, self._owner_of)
         if refusal is None:
             return caller, None, False
-        self._refused(caller, refusal)
-        is_recorded = (
-            numbered is not None
-            and isinstance(refusal, Refusal)
-            and self._authorizer.refuse_session(caller if behalf else sender, numbered) is None
-        )
-        return caller, refusal, is_recorded
+        return caller, self._refused(caller, refusal), uses_number and isinstance(refusal, Refusal)
 
     def _owner_of(self, topic: str) -> Caller | None:
         """Return the user whose quota the bytes of a topic count for."""

@@ -9,7 +9,7 @@ from oncemq.client.core.commands.pending import PendingCommand
 from oncemq.client.core.commands.requests import RequestBuilder
 from oncemq.client.core.options import Options
 from oncemq.client.core.validation import too_large
-from oncemq.protocol.commands import Get, GetAny, Numbered, Put, Read, Take
+from oncemq.protocol.commands import As, Command, Get, GetAny, Numbered, Put, Read, Take
 from oncemq.protocol.frames import Frame, encode_request
 from oncemq.protocol.replies import Refusal
 
@@ -71,11 +71,17 @@ class RequestSender:
         self._commands.observer.sending(session, commands)
         sent = self._requests.add(commands, now_ms, self._options.timeout_ms)
         numbered = [
-            Numbered(session, epoch, command.number, seen_below, command.body, command.caller)  # type: ignore[arg-type]
+            Numbered(session, epoch, command.number, seen_below, command.body)  # type: ignore[arg-type]
             for command in commands
         ]
+        sendable: Sequence[Command] = numbered
+        if any(command.caller for command in commands):
+            sendable = [
+                As(command.caller, each, True) if command.caller else each
+                for command, each in zip(commands, numbered, strict=True)
+            ]
         payloads = [payload for command in commands for payload in command.payloads]
-        return self._requests.encoded(sent, encode_request(sent.request_id, numbered, payloads))
+        return self._requests.encoded(sent, encode_request(sent.request_id, sendable, payloads))
 
     def alone(self, operation: Put, payload: Frame) -> list[Frame]:
         """The request of a put before which there is no other."""

@@ -51,8 +51,6 @@ class Numbered(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="n"):
     #: The client has received all replies below this number: the broker may delete those verdicts.
     seen_below: int
     operation: Operation
-    #: Only from a gateway: the operation is done for this caller (`LoginReply.caller`). The session is the gateway's.
-    caller: str = ""
 
 
 class Keyed(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="k"):
@@ -270,11 +268,13 @@ class AuthReload(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="au
 
 
 class As(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="as"):
-    """Only from a gateway: a command of one of its callers. Everything in it, also a session, is the caller's."""
+    """Only from a gateway: a command of one of its callers."""
 
     #: `LoginReply.caller`
     caller: str
     command: PlainCommand
+    #: The session of the command is the gateway's. Otherwise it is the caller's, like everything else.
+    in_own_session: bool = False
 
 
 PlainCommand = (
