@@ -21,6 +21,9 @@ from oncemq.protocol.commands import (
     Abort,
     Ack,
     AckUpto,
+    As,
+    Assign,
+    AuthReload,
     Bye,
     Close,
     Command,
@@ -37,6 +40,7 @@ from oncemq.protocol.commands import (
     Keyed,
     Keys,
     Leave,
+    Login,
     Measure,
     Numbered,
     Open,
@@ -81,6 +85,7 @@ from oncemq.protocol.replies import (
     HelloReply,
     KeyInfo,
     KeysReply,
+    LoginReply,
     MeasureReply,
     NotNow,
     OpenReply,
@@ -330,6 +335,20 @@ REQUESTS: list[tuple[str, list[Command], list[Frame]]] = [
         [_numbered(9, Transact((AckUpto(77, "kitchen", 2, 15, 11),), (), (Put("bills", ENVELOPE),)))],
         [PAYLOAD],
     ),
+    (
+        "a gateway: whose token is this, a command of a caller, and an operation for a caller in its own session",
+        [
+            Login("token", "omq_k3v9x2aa_secret", "10.0.0.7", "http"),
+            As("kitchen/k3v9x2aa", Topics()),
+            As("kitchen/k3v9x2aa", _numbered(22, CreateTopic("orders")), True),
+        ],
+        [],
+    ),
+    (
+        "an administrator: read auth.toml again, and give a subscription to a user",
+        [AuthReload(), _numbered(23, Assign("subscription", "billing", "kitchen", "orders"))],
+        [],
+    ),
 ]
 
 REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
@@ -456,6 +475,7 @@ REPLIES: list[tuple[str, list[Reply], list[Frame]]] = [
         [SchemasReply(77, 1, "full", "broker", (SchemaVersion(1, SCHEMA, 1_700_000_000_000),))],
         [],
     ),
+    ("the caller of a credential, and the key of its MACs", [LoginReply("kitchen/k3v9x2aa", b"key")], []),
 ]
 
 #: The openings of the stream transport: what it is, and its properties.

@@ -53,6 +53,8 @@ class Need(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         text = self.verb if self.kind == BROKER else f"{self.verb} {self.kind}"
+        if self.kind in (SUBSCRIPTION, SUBSCRIPTION_ID):
+            text = "own subscription" if self.verb == OWN else f"{self.verb} topic, own subscription"
         return f"{text} ({self.when})" if self.when else text
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import click
 
+from oncemq.auth.operations import NEEDS
+from oncemq.auth.rules import ROLES, VERBS
 from oncemq.cli.main import COMMANDS, cli
 from oncemq.cli.support.command import EXIT_CODES, Documented
 from oncemq.config import sources
@@ -189,7 +191,43 @@ def _endpoint_row(path: str, method: str, operation: dict[str, Any]) -> list[str
     return [method.upper(), f"`{path}`", operation["summary"], " ".join(operation["responses"])]
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page, "cli.md": cli_page, "http.md": http_page}
+_OPERATIONS_TOP = """What each operation needs if the broker has users. A rule in `auth.toml` grants a *verb* on the
+topics that a pattern matches (`consume orders.*`), or a role. *Own* means that the resource belongs to the user, or to
+nobody: what a user creates belongs to it, and nobody else can use it. Administrators may do everything."""
+
+
+def operations_page() -> str:
+    native = [[f"`{_tag(kind)}`", _needs(kind)] for kind in NEEDS]
+    parts = [
+        "# Operations and rights",
+        _GENERATED,
+        _OPERATIONS_TOP,
+        "## Verbs",
+        _table(["verb", "what it allows on a topic"], [[f"`{verb}`", text] for verb, text in VERBS.items()]),
+        "## Roles",
+        _table(["role", "what it allows"], [[f"`{role}`", text] for role, text in ROLES.items()]),
+        "## Native commands and operations",
+        "[The protocol](../protocol.md) describes them. `n` and `k` also need what their operation needs.",
+        _table(["tag", "needs"], native),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _tag(kind: type) -> str:
+    return str(kind.__struct_config__.tag)  # type: ignore[attr-defined]
+
+
+def _needs(kind: type) -> str:
+    return "; ".join(str(need) for need in NEEDS[kind])
+
+
+PAGES = {
+    "settings.md": settings_page,
+    "errors.md": errors_page,
+    "cli.md": cli_page,
+    "http.md": http_page,
+    "operations.md": operations_page,
+}
 
 
 def write(folder: Path) -> None:
