@@ -305,7 +305,7 @@ class Round:
                 self._add_payloads(event, envelopes, payloads)
             if decision.owned is not None:
                 self._builder.add(decision.owned, 0)
-            if self._security is not None:
+            if self._security is not None and type(event) is not Stored:
                 self._security.note_change(caller, command, event, builder.now_ms)
         return decision
 

@@ -59,9 +59,9 @@ def need_bytes(command: commands.Command) -> int:
 
 def owned_bytes(command: commands.Command) -> int:
     """Return the maximum size of the event that records the owner of what a command creates."""
-    operation = command.operation if isinstance(command, commands.Numbered | commands.Keyed) else None
-    if type(operation) is commands.Put and not operation.create:
+    if type(command) is commands.Numbered and type(command.operation) is commands.Put and not command.operation.create:
         return 0
+    operation = command.operation if isinstance(command, commands.Numbered | commands.Keyed) else None
     return _OWNED_BYTES_MAX * (1 + (len(operation.puts) if isinstance(operation, commands.Transact) else 1))
 
 

@@ -46,14 +46,21 @@ class Authorizer:
         the caller. The session of a number is checked by `refuse_number`."""
         kind = type(command)
         if kind is Numbered:
-            operation = command.operation  # type: ignore[union-attr]
-            if type(operation) is Put and not operation.create and caller.rights.allows(WRITE, operation.topic):
-                return None
-            return self._refuse(connection, caller, operation)
+            return self._refuse(connection, caller, command.operation)  # type: ignore[union-attr]
         if kind is Keyed:
             refusal = self._refuse(connection, caller, command)
             return refusal or self._refuse(connection, caller, command.operation)  # type: ignore[union-attr]
         return self._refuse(connection, caller, command)
+
+    def allows_put(self, caller: Caller, command: Command) -> bool:
+        """Return whether this is a put under a number of the caller's own session that the caller may do. If not, the
+        table decides."""
+        if type(command) is not Numbered or type(command.operation) is not Put:
+            return False
+        put = command.operation
+        if put.create or not caller.rights.allows(WRITE, put.topic):
+            return False
+        return self._state.owners.get(commands.SESSION, "", command.session) == caller.user
 
     def refuse_number(self, sender: Caller, command: Numbered) -> Refusal | None:
         """Refuse a number in the session of somebody else, which does not exist for the sender."""

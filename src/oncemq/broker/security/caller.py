@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from oncemq.auth.rules import DESCRIBE
-from oncemq.auth.users import User
+from oncemq.auth.users import Quotas, User
 from oncemq.broker.security.usage import Usage
 
 
 class Caller:
     """Implements `engine.caller.Caller`."""
 
-    __slots__ = ("is_admin", "is_gateway", "is_viewer", "name", "quotas", "rights", "usage", "user")
+    __slots__ = (
+        "allowed",
+        "is_admin",
+        "is_gateway",
+        "is_limited",
+        "is_viewer",
+        "name",
+        "quotas",
+        "rights",
+        "usage",
+        "user",
+    )
 
     def __init__(self, name: str, user: User, usage: Usage) -> None:
         #: With the credential.
@@ -18,11 +29,14 @@ class Caller:
         self.user = user.name
         self.rights = user.rights
         self.quotas = user.quotas
+        self.is_limited = user.quotas != Quotas()
         self.is_admin = user.rights.is_admin
         self.is_viewer = user.rights.is_viewer
         self.is_gateway = user.rights.is_gateway
         #: Shared by all callers of the user.
         self.usage = usage
+        #: The result of an authorisation without objections.
+        self.allowed: tuple[Caller, None, bool] = (self, None, False)
 
     def sees(self, topic: str) -> bool:
         return self.rights.allows(DESCRIBE, topic)

@@ -77,8 +77,8 @@ class Security:
         self._authorizer: Authorizer | None = None
         #: Called after new users took effect: connections and waiting requests are checked again.
         self.on_reload: list[Callable[[], None]] = []
-        #: Some user has a quota of bytes in flight.
-        self.limits_in_flight = False
+        #: Some user has a quota of bytes in flight, or of bytes stored.
+        self.limits_in_flight = self._limits_storage = False
         self.users: Users | None = None
         self._use(load())
 
@@ -94,8 +94,9 @@ class Security:
             users = users.with_own_gateway(self._own_gateway)
         self.users = users
         self._callers.clear()
-        found = users.by_name.values() if users is not None else ()
+        found = list(users.by_name.values()) if users is not None else []
         self.limits_in_flight = any(user.quotas.in_flight_bytes for user in found)
+        self._limits_storage = any(user.quotas.stored_bytes for user in found)
 
     def reload(self, caller: str = "") -> Refusal | None:
         """Read auth.toml again. Return why it is not valid; then nothing has changed."""
@@ -202,6 +203,11 @@ class Security:
         sender = self._caller(connection)
         if sender is None:
             return None, _NO_LONGER if connection else _NOT_LOGGED_IN, False
+        if behalf is None and not sender.is_limited and not self._limits_storage:
+            # The path of most commands.
+            assert self._authorizer is not None
+            if self._authorizer.allows_put(sender, command):
+                return sender.allowed
         caller: Caller | None = sender
         if behalf is not None:
             if not sender.is_gateway:
@@ -220,10 +226,10 @@ class Security:
         if caller is None:
             return None, _NO_LONGER, uses_number
         refusal = self._authorizer.refuse(sender, caller, command)
-        if refusal is None and not (sender is caller and sender.is_gateway):
+        if refusal is None and (caller.is_limited or self._limits_storage):
             refusal = refuse_over_quota(self._state, caller, command, now_ms, self._owner_of)
         if refusal is None:
-            return caller, None, False
+            return caller.allowed
         return caller, self._refused(caller, refusal), uses_number and isinstance(refusal, Refusal)
 
     def _owner_of(self, topic: str) -> Caller | None:
