@@ -71,7 +71,12 @@ class Rig:
 
     def serve(self, timeout_ms: int = 1000) -> None:
         """Serve everything that is ready, once."""
-        for descriptor, events in self.ready(timeout_ms):
+        self._serve(self.ready(timeout_ms))
+
+    def _serve(self, ready: list[tuple[int, int]]) -> None:
+        waiting = [each for each in self.listener.waiting if each not in ready]
+        self.listener.check(ready)
+        for descriptor, events in (*ready, *waiting):
             self.serve_one(descriptor, events)
 
     def serve_one(self, descriptor: int, events: int) -> bool:
@@ -86,9 +91,8 @@ class Rig:
 
     def serve_all(self) -> None:
         """Serve until nothing is ready. What was sent over TCP may need a moment before it is."""
-        while ready := self.ready(0):
-            for descriptor, events in ready:
-                self.serve_one(descriptor, events)
+        while (ready := self.ready(0)) or self.listener.waiting:
+            self._serve(ready)
 
     def pass_s(self, seconds: float) -> None:
         """Let time pass, and disconnect peers that are stalled."""

@@ -320,7 +320,7 @@ def test_a_connection_that_would_use_the_last_descriptors_is_refused(rig: Rig, u
     assert len(rig.listener) == 1
 
 
-@pytest.mark.parametrize("rig", [limited(connections_max=200)], indirect=True)
+@pytest.mark.parametrize("rig", [limited(connections_max=1000)], indirect=True)
 def test_a_flood_of_connections_is_accepted_in_turns(rig: Rig, url: str) -> None:
     flood = [StreamPeer(url, b"") for _ in range(150)]
     [(listening, events)] = rig.ready()

@@ -48,6 +48,9 @@ _COPY_BELOW_BYTES = 4 * 1024
 #: Below this size, the frames of a message are joined, which takes less time than a call with several buffers.
 _JOIN_BELOW_BYTES = 32 * 1024
 
+#: What the bytes of a peer begin with that uses TLS: a record of an alert, or of the handshake.
+_TLS_RECORDS = (0x15, 0x16)
+
 _OPENING = struct.Struct("<6sBBI")
 _SIZE = struct.Struct("<I")
 _ONE_FRAME = struct.Struct("<III")
@@ -61,6 +64,9 @@ _decode_properties = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 class StreamBroken(Exception):
     """The bytes of a peer are not what the protocol says."""
+
+    #: What the peer is told, if it has not sent its opening.
+    code = "MALFORMED"
 
 
 def encode_opening(properties: Mapping[str, Any]) -> bytes:
@@ -217,6 +223,8 @@ class StreamReader:
     def _read_opening(self, data: bytes) -> int:
         """Return where the opening ends; 0 if it is not complete."""
         if not MAGIC.startswith(data[: len(MAGIC)]):
+            if data[0] in _TLS_RECORDS:
+                raise StreamBroken("the peer uses TLS, and this side does not")
             raise StreamBroken("the peer does not use the stream protocol of OnceMQ")
         if len(data) < _OPENING.size:
             self._rest = data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from oncemq.broker.network import ARRIVAL_BYTES_MAX, ARRIVALS_MAX, Arrival
 from oncemq.config.addresses import is_stream
 from oncemq.config.settings import ServeSettings
 from oncemq.net.counters import Counters
+from oncemq.net.gate import Gate
 from oncemq.net.policy import ListenerLimits
 from oncemq.net.poller import READABLE
 from oncemq.net.stream.listener import PEER_PREFIX, StreamListener
@@ -33,15 +35,24 @@ _LOOKS_MAX = 64
 class Listeners:
     """The broker's network."""
 
-    def __init__(self, settings: ServeSettings, addresses: Sequence[str] = (), system: System | None = None) -> None:
-        """Listen at these addresses, instead of those of the settings. Raise ListenFailed."""
+    def __init__(
+        self,
+        settings: ServeSettings,
+        addresses: Sequence[str] = (),
+        system: System | None = None,
+        gate: Gate | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Listen at these addresses, instead of those of the settings. The `gate` admits connections; without one,
+        everybody may connect. With `tls`, stream connections over TCP are encrypted. Raise ListenFailed."""
         self.counters = Counters(log)
         system = system or System()
         self._poller = system.poller()
         limits = _limits(settings)
         self._stream = StreamListener(
-            self._poller, "the broker", limits, _largest_bytes(settings) + _FRAMING_BYTES, self.counters, system
+            self._poller, "the broker", limits, _largest_bytes(settings) + _FRAMING_BYTES, self.counters, system, gate
         )
+        self._stream.use_tls(tls)
         self._busy_poll_s = settings.busy_poll_us / 1_000_000
         self._now_s = system.now_s
         self._zmq: ZmqListener | None = None
@@ -130,6 +141,14 @@ class Listeners:
         if peer.startswith(PEER_PREFIX):
             return self._stream.is_reading(peer)
         return self._zmq is not None and self._zmq.is_reading(peer)
+
+    def use_tls(self, context: ssl.SSLContext | None) -> None:
+        """From now on, new stream connections over TCP use this context: its certificate was replaced."""
+        self._stream.use_tls(context)
+
+    def drop_invalid(self) -> None:
+        """Users have changed: disconnect the peers whose credentials are not valid any more."""
+        self._stream.drop_invalid()
 
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
         if peer.startswith(PEER_PREFIX):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import socket
 from collections import deque
 from collections.abc import Sequence
 from itertools import groupby, islice, takewhile
 
+from oncemq.net.tls_socket import TlsSocket
 from oncemq.protocol.frames import Frame
 from oncemq.protocol.limits import REQUEST_FRAMES_MAX
 from oncemq.protocol.stream import RECEIVE_BYTES, StreamReader, encode_message, remove_sent
@@ -22,11 +25,16 @@ _BUFFERS_MAX = 1024
 _BUFFER_EXCESS_MAX = 2
 
 
+#: The address of a peer of a Unix socket.
+_UNIX = "unix"
+
+
 class StreamConnection:
     __slots__ = (
         "_outgoing",
         "accepted_s",
         "arrived_s",
+        "caller",
         "descriptor",
         "is_ended",
         "outgoing_bytes",
@@ -36,11 +44,20 @@ class StreamConnection:
         "socket",
     )
 
-    def __init__(self, sock: socket.socket, peer: bytes, message_bytes_max: int, now_s: float) -> None:
+    #: `receive` must be called although nothing new arrives.
+    holds_more = False
+    #: Something waits to be sent that is not counted in `outgoing_bytes`.
+    has_unsent = False
+    #: The common name of the peer's certificate, which was verified; empty if there is none.
+    common_name = ""
+
+    def __init__(self, sock: socket.socket | TlsSocket, peer: bytes, message_bytes_max: int, now_s: float) -> None:
         self.socket = sock
         self.descriptor = sock.fileno()
-        #: Names it for the broker. It is never used again.
+        #: Names it for the broker. It is never used again. After the opening, the caller is a part of it.
         self.peer = peer
+        #: Who it is, as the gate says; None until then.
+        self.caller: str | None = None
         self.reader = StreamReader(
             message_bytes_max, REQUEST_FRAMES_MAX, as_bytes=False, messages_max=_REQUESTS_PER_TURN
         )
@@ -119,6 +136,20 @@ class StreamConnection:
             for _ in views:
                 outgoing.popleft()
             outgoing.extendleft(kept)
+
+    def try_send(self, data: bytes) -> None:
+        """Send the last words before the connection is closed, if the system takes them."""
+        with contextlib.suppress(OSError):
+            self.socket.send(data)
+
+    @property
+    def address(self) -> str:
+        """The peer's address without its port; `unix` for a Unix socket. Raises OSError if the peer is gone."""
+        name = self.socket.getpeername()
+        if not isinstance(name, tuple):
+            return _UNIX
+        address = ipaddress.ip_address(name[0])
+        return str(getattr(address, "ipv4_mapped", None) or address)
 
     def describe(self) -> str:
         """Return the peer's address for a log line, with a space before it; empty for a Unix socket."""

@@ -1,7 +1,8 @@
 """Listens at stream addresses and serves their connections, in the poll loop of the process that owns it.
 
 One bad peer harms nobody else: a connection has one receive call per turn, what a peer does not read waits for it up to
-a limit, and the peers that have been stalled longest are disconnected when all together exceed theirs.
+a limit, and the peers that have been stalled longest are disconnected when all together exceed theirs. Connections
+whose opening was not accepted have a limit of their own: peers that are not authenticated keep nobody else out.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ import errno
 import logging
 import os
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Sequence
 
 from oncemq.config.addresses import stream_place
 from oncemq.net.counters import Counters
 from oncemq.net.descriptors import connection_descriptors_max
+from oncemq.net.gate import Gate
 from oncemq.net.options import set_options
 from oncemq.net.policy import ListenerLimits
 from oncemq.net.poller import READABLE, WRITABLE, Poller
+from oncemq.net.stream.admission import admit
 from oncemq.net.stream.binding import ALL_HOSTS, bind_tcp, bind_unix
 from oncemq.net.stream.connection import StreamConnection
+from oncemq.net.stream.tls_connection import Handshakes, TlsConnection
 from oncemq.net.system import System
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
@@ -31,15 +36,19 @@ log = logging.getLogger("oncemq.net")
 
 #: The names of peers begin with it, and those of other listeners with something else.
 PEER_PREFIX = b"s"
-#: Of the name of a peer, before the caller: the prefix and a number.
-_PEER_BYTES = 9
+#: Of the name of a peer: the prefix and a number. The caller follows.
+_NUMBER_BYTES = 8
+_PEER_BYTES = len(PEER_PREFIX) + _NUMBER_BYTES
 _BACKLOG = 4096
 #: Connections that are accepted in one turn.
 _ACCEPTS_PER_TURN = 64
 #: After the process has run out of descriptors, no connection is accepted for this long.
 _PAUSE_S = 0.5
-#: How long a peer may take for its opening.
+#: How long a peer may take for its TLS handshake and its opening together.
 _OPENING_S = 10.0
+#: At most this part of `connections_max` may be unopened, and at least this many.
+_UNOPENED_PART = 4
+_UNOPENED_MIN = 64
 #: How often stalled peers are looked for.
 _CHECK_EVERY_S = 1.0
 #: A peer with less than this is served even if all peers together are over the limit.
@@ -48,6 +57,7 @@ _SMALL_BYTES = 2**20
 #: multiple of the limit, there is no such delay.
 _STALLED_S = 1.0
 _EXCESS = 2
+_TOO_MANY = "there are too many connections"
 _DROP_AT_CLOSE = struct.pack("ii", 1, 0)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -63,8 +73,9 @@ class StreamListener:
         message_bytes_max: int,
         counters: Counters,
         system: System | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        """`name` is what log lines call it."""
+        """`name` is what log lines call it. Without a `gate`, everybody is admitted."""
         self._poller = poller
         self._system = system or System()
         self._now_s = self._system.now_s
@@ -72,6 +83,9 @@ class StreamListener:
         self._limits = limits
         self._message_bytes_max = message_bytes_max
         self._counters = counters
+        self._gate = gate
+        self._tls: ssl.SSLContext | None = None
+        self._handshakes = Handshakes()
         self._opening = encode_opening({"message_bytes_max": message_bytes_max})
         self._listening: dict[int, socket.socket] = {}
         self._paths: list[str] = []
@@ -79,7 +93,8 @@ class StreamListener:
         self._descriptors_max = connection_descriptors_max()
         self._by_descriptor: dict[int, StreamConnection] = {}
         self._by_peer: dict[bytes, StreamConnection] = {}
-        #: Those that have not sent their opening, in the order of their arrival.
+        #: Those whose opening has not arrived, in the order of their arrival.
+        self._unopened_max = max(limits.connections_max // _UNOPENED_PART, _UNOPENED_MIN)
         self._unopened: dict[StreamConnection, None] = {}
         #: Those with a message that is not complete, with the memory that it takes, and those that have not read what
         #: was sent to them. In the order of their last progress.
@@ -103,6 +118,10 @@ class StreamListener:
         return self._incomplete_bytes + self._unread_bytes
 
     # Listening.
+
+    def use_tls(self, context: ssl.SSLContext | None) -> None:
+        """From now on, new connections over TCP use this context. Those of Unix sockets are never encrypted."""
+        self._tls = context
 
     def listen(self, address: str, mode: str) -> str:
         """Listen at an address. Return it with the port that was chosen. `mode` is that of the file of a Unix socket,
@@ -134,6 +153,8 @@ class StreamListener:
         self._poller.watch(sock.fileno(), READABLE)
 
     def _accept(self, listening: socket.socket, now_s: float) -> None:
+        if self._handshakes.is_behind and listening.family != socket.AF_UNIX:
+            return
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 sock, _name = listening.accept()
@@ -157,11 +178,15 @@ class StreamListener:
 
     def _admit(self, sock: socket.socket, now_s: float) -> None:
         sock.setblocking(False)
-        if len(self._by_descriptor) >= self._limits.connections_max or sock.fileno() >= self._descriptors_max:
+        tls = self._tls if sock.family != socket.AF_UNIX else None
+        if self._is_full or sock.fileno() >= self._descriptors_max:
             is_full = sock.fileno() < self._descriptors_max
-            why = "there are too many connections" if is_full else "the process has too many open files (ulimit -n)"
+            why = _TOO_MANY if is_full else "the process has too many open files (ulimit -n)"
             self._counters.report("connections_refused", f"a peer of {self._name} was refused: {why}")
-            _refuse(sock, errors.LimitReached(why))
+            if tls is None:
+                with contextlib.suppress(OSError):
+                    sock.send(_refusal(errors.LimitReached(why)))
+            sock.close()
             return
         try:
             # Later than `check`, which counts those that do not read.
@@ -171,13 +196,47 @@ class StreamListener:
             sock.close()
             return
         self._last_peer += 1
-        connection = StreamConnection(
-            sock, PEER_PREFIX + self._last_peer.to_bytes(8, "big"), self._message_bytes_max, now_s
-        )
+        peer = PEER_PREFIX + self._last_peer.to_bytes(_NUMBER_BYTES, "big")
+        if tls is None:
+            connection = StreamConnection(sock, peer, self._message_bytes_max, now_s)
+        else:
+            connection = TlsConnection(sock, tls, self._handshakes, peer, self._message_bytes_max, now_s)
         self._by_descriptor[connection.descriptor] = connection
         self._by_peer[connection.peer] = connection
         self._unopened[connection] = None
         self._poller.watch(connection.descriptor, READABLE)
+        if len(self._unopened) > self._unopened_max:
+            why = "too many connections have no opening, and it is the oldest one"
+            self._cut(next(iter(self._unopened)), "peers_cut_unfinished", why)
+
+    @property
+    def _is_full(self) -> bool:
+        """Connections that are not opened do not count: they have a limit of their own."""
+        return len(self._by_descriptor) - len(self._unopened) >= self._limits.connections_max
+
+    def _open(self, connection: StreamConnection) -> bool:
+        """The opening of a connection has arrived. Return whether it is accepted; otherwise the connection has
+        ended."""
+        reader = connection.reader
+        properties, reader.properties = reader.properties or {}, {}
+        try:
+            if self._is_full:
+                raise errors.LimitReached(_TOO_MANY)
+            connection.caller = admit(self._gate, connection, properties)
+        except errors.OnceMQError as error:
+            text = f"a peer of {self._name}{connection.describe()} was refused: {error.text}"
+            self._counters.report("connections_refused", text)
+            connection.try_send(_refusal(error))
+            self._end(connection)
+            return False
+        except OSError:
+            self._end(connection)
+            return False
+        del self._unopened[connection], self._by_peer[connection.peer]
+        connection.peer += connection.caller.encode()
+        self._by_peer[connection.peer] = connection
+        self._send_buffers(connection, (self._opening,))
+        return not connection.is_ended
 
     # Serving.
 
@@ -207,14 +266,17 @@ class StreamListener:
         try:
             count = connection.receive()
         except (BlockingIOError, InterruptedError):
+            if self._waiting:
+                self._waiting.pop(connection, None)
+            if connection.has_unsent:
+                self._poller.change(connection.descriptor, READABLE | WRITABLE)
             return b""
         except StreamBroken as error:
-            self._counters.report(
-                "malformed", f"a peer of {self._name}{connection.describe()} was disconnected: {error}"
-            )
+            text = f"a peer of {self._name}{connection.describe()} was disconnected: {error}"
+            self._counters.report(error.code.lower(), text)
             if reader.properties is None:
                 # A person may read the text.
-                _try_send(connection, encode_opening({"error": ["MALFORMED", str(error)]}))
+                connection.try_send(encode_opening({"error": [error.code, str(error)]}))
             self._end(connection)
             return b""
         except OSError:
@@ -222,19 +284,20 @@ class StreamListener:
         if not count:
             self._end(connection)
             return b""
-        if self._unopened and connection in self._unopened and reader.properties is not None:
-            del self._unopened[connection]
-            # None of them is needed. Decoded, they may take a hundred times as much memory as they had bytes.
-            reader.properties = {}
-            self._send_buffers(connection, [self._opening])
+        if (
+            self._unopened
+            and connection in self._unopened
+            and reader.properties is not None
+            and not self._open(connection)
+        ):
+            return b""
         while (frames := reader.next()) is not None:
             arrived(connection.peer, frames)
-        if reader.has_more and not connection.is_ended:
+        if reader.has_more or connection.holds_more:
             self._waiting[connection] = None
         elif self._waiting:
             self._waiting.pop(connection, None)
-        # It has ended if the opening could not be sent.
-        if (reader.reserved_bytes or connection in self._incomplete) and not connection.is_ended:
+        if reader.reserved_bytes or connection in self._incomplete:
             self._note_incomplete(connection)
             if was_large or reader.target is not None:
                 return connection.peer
@@ -330,8 +393,9 @@ class StreamListener:
     # Time.
 
     def check(self, ready: Sequence[tuple[int, int]] = ()) -> None:
-        """Disconnect stalled peers, if it is time to look for them. `ready` is what a poll has just returned: a peer
-        for which this process has done nothing for long has not stalled."""
+        """A turn begins. Disconnect stalled peers, if it is time to look for them. `ready` is what a poll has just
+        returned: a peer for which this process has done nothing for long has not stalled."""
+        self._handshakes.begin_turn()
         now_s = self._now_s()
         if now_s < self._check_at_s:
             return
@@ -352,7 +416,8 @@ class StreamListener:
         for connection in list(self._unopened):
             if connection.accepted_s > now_s - _OPENING_S:
                 break
-            if connection.descriptor not in receivable:
+            # One that sends byte by byte can always be received from.
+            if connection.descriptor not in receivable or connection.accepted_s <= now_s - 2 * _OPENING_S:
                 self._cut(connection, "peers_cut_unfinished", "it sent no opening")
 
     # The end of a connection.
@@ -379,6 +444,8 @@ class StreamListener:
             del self._unread[connection]
             self._unread_bytes -= connection.outgoing_bytes
         connection.socket.close()
+        if connection.caller is not None and self._gate is not None:
+            self._gate.left(connection.caller)
         self.when_gone(connection.peer)
 
     def is_connected(self, peer: bytes) -> bool:
@@ -389,6 +456,16 @@ class StreamListener:
         connection = self._by_peer.get(peer)
         if connection is not None:
             self._end(connection)
+
+    def drop_invalid(self) -> None:
+        """Disconnect the peers whose credentials are not valid any more."""
+        if self._gate is None:
+            return
+        opened = [each for each in self._by_descriptor.values() if each.caller is not None]
+        is_valid = {caller: self._gate.is_valid(caller) for caller in {each.caller or "" for each in opened}}
+        for connection in opened:
+            if not is_valid[connection.caller or ""]:
+                self._cut(connection, "peers_cut_revoked", "its credential was removed")
 
     def close(self) -> None:
         for connection in list(self._by_descriptor.values()):
@@ -403,12 +480,5 @@ class StreamListener:
         self._listening.clear()
 
 
-def _refuse(sock: socket.socket, error: errors.OnceMQError) -> None:
-    with contextlib.suppress(OSError):
-        sock.send(encode_opening({"error": [error.code, error.text]}))
-    sock.close()
-
-
-def _try_send(connection: StreamConnection, data: bytes) -> None:
-    with contextlib.suppress(OSError):
-        connection.socket.send(data)
+def _refusal(error: errors.OnceMQError) -> bytes:
+    return encode_opening({"error": [error.code, error.text]})

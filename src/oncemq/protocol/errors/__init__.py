@@ -66,6 +66,7 @@
     │   ├── Standby                  STANDBY
     │   └── DamagedInTransit         DAMAGED_IN_TRANSIT
     ├── BrokerAway                   BROKER_AWAY
+    ├── TlsFailed                    TLS_FAILED
     ├── BrokerRewound                BROKER_REWOUND
     ├── NothingNew                   NOTHING_NEW
     ├── ClientClosed                 CLIENT_CLOSED

@@ -18,6 +18,18 @@ class BrokerAway(OnceMQError):
     )
 
 
+class TlsFailed(OnceMQError):
+    """The connection could not be encrypted, or the certificate of the broker is not valid."""
+
+    code = "TLS_FAILED"
+    exit_code = 10
+    http_status = 502
+    advice = (
+        "Compare the client's settings with the broker's certificate: the authority (`tls=\"ca.pem\"`), the name "
+        "(`tls_server_name`) and the dates. A broker without TLS needs `tls=False`."
+    )
+
+
 class BrokerRewound(OnceMQError):
     """The broker has lost confirmed data: it was restored from an older copy."""
 
