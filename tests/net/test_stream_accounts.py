@@ -16,6 +16,7 @@ from oncemq.net.policy import ListenerLimits
 from oncemq.net.poller import READABLE, WRITABLE
 from oncemq.net.stream.listener import StreamListener
 from oncemq.net.system import System
+from oncemq.net.tls_socket import TlsSocket
 from oncemq.protocol.stream import encode_message, encode_opening
 
 _LIMITS = ListenerLimits(connections_max=10, peer_bytes_max=1000)
@@ -69,7 +70,7 @@ def test_a_peer_that_has_gone_while_a_reply_is_sent_leaves_no_bytes_behind(
         class Gone:
             """Takes some bytes, and is then reset."""
 
-            def __init__(self, real: socket.socket) -> None:
+            def __init__(self, real: socket.socket | TlsSocket) -> None:
                 self.real = real
                 self.calls = 0
 

@@ -35,6 +35,7 @@ class Store:
 
     is_renewed = False
     is_waited_for = False
+    refusal: errors.OnceMQError | None = None
 
     def __init__(self) -> None:
         self.batches: list[tuple[str, bool, list[Message]]] = []

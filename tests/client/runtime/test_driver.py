@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from oncemq.client.core.commands.wire import WireBytes
 from oncemq.client.core.core import Core
 from oncemq.client.runtime.threads import ThreadDriver
+from oncemq.protocol import errors
 from oncemq.protocol.commands import Command, Health, Hello
 from oncemq.protocol.frames import Frame, decode_request, encode_response
 from oncemq.protocol.replies import HelloReply
@@ -16,6 +17,7 @@ class RecordingTransport:
     """Keeps what is sent. The test adds what arrives."""
 
     is_waited_for = True
+    refusal: errors.OnceMQError | None = None
 
     def __init__(self) -> None:
         self.is_renewed = False

@@ -57,6 +57,7 @@ class SimTransport(Transport, Protocol):
 
 class PacketTransport:
     is_renewed = False
+    refusal: errors.OnceMQError | None = None
     is_waited_for = True
     is_ready = False
     retry_ms = inf
@@ -162,6 +163,14 @@ class ObservedTransport:
     def is_renewed(self, is_renewed: bool) -> None:
         self._world.tally["stream: renewed"] += 1
         self._inner.is_renewed = is_renewed
+
+    @property
+    def refusal(self) -> errors.OnceMQError | None:
+        return self._inner.refusal
+
+    @refusal.setter
+    def refusal(self, refusal: errors.OnceMQError | None) -> None:
+        self._inner.refusal = refusal
 
     def send(self, frames: Sequence[Frame]) -> None:
         self._send(list(frames))

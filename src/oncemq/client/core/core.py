@@ -8,6 +8,7 @@ simulator runs the same code with virtual time. A driver does the following, in 
     core.receive(now_ms, frames)                   for everything that arrives, whatever it is
     if core.check(now_ms, wire): open a new connection   at `next_deadline_ms()` at the latest
     core.connection_lost(now_ms)                   if a connection was lost, and another one is open
+    core.refused(now_ms, error)                    if no connection can be opened, and trying again is of no use
 
 `pending.done` shows when there is an answer. `wire` says how many bytes the connection has transferred (wire.py): while
 a large request or reply is under way, its answer is not overdue.
@@ -363,6 +364,12 @@ class Core:
             self._commands.disconnect()
         else:
             self._failover.interrupted(now_ms)
+
+    def refused(self, now_ms: float, error: errors.OnceMQError) -> None:
+        """The broker has refused this client, or can't be trusted: fail everything. The next command leads to another
+        attempt. An outbox that is not empty tries again after a pause."""
+        if self._session.finished is None:
+            self._handshake.connection_refused(now_ms, error)
 
 
 def _frames_of(payload: Payloads) -> tuple[Frame, ...]:

@@ -21,6 +21,10 @@ from oncemq.protocol.commands import Command, Health, Hello
 from oncemq.protocol.frames import Frame, encode_request
 from oncemq.protocol.replies import Done, HealthReply, HelloReply, NotNow, Refusal, Reply
 
+#: How often an outbox tries to connect with credentials that were refused. A broker counts such attempts, and limits
+#: them for all clients of an address.
+_REFUSED_PAUSE_MS = 5_000.0
+
 
 class Handshake:
     """Sends hellos and probes, and opens the session with their answers."""
@@ -153,6 +157,14 @@ class Handshake:
             return
         self._pause(now_ms, error)
         self._failover.give_up_overdue(now_ms, error, self._waiting_commands())
+
+    def connection_refused(self, now_ms: float, error: errors.OnceMQError) -> None:
+        """No connection can be opened. What was sent over the last one, and not answered, fails too."""
+        self._commands.disconnect()
+        self._failover.give_up(error)
+        if not self._failover.is_away:
+            self._backoff.obstacle = error
+            self._session.hello_not_before_ms = now_ms + _REFUSED_PAUSE_MS
 
     def _pause(self, now_ms: float, error: errors.OnceMQError) -> None:
         self._backoff.pause(now_ms, error)

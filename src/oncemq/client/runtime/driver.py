@@ -80,6 +80,9 @@ class Driver(ABC):
                 has_received = True
                 core.receive(at_ms, frames)
                 frames = None if pending is not None and pending.done else transport.receive()
+            if transport.refusal is not None:
+                self._refuse(at_ms, transport.refusal)
+                has_received = True
             if transport.is_renewed or core.has_outgoing(at_ms):
                 continue
             if not core.is_check_due(at_ms) or not core.check(at_ms, transport.wire_bytes()):
@@ -115,11 +118,22 @@ class Driver(ABC):
         """Refuse every call: this is a forked child."""
         self.stopped = errors.ForkedError("this client belongs to the parent process; connect again in the child")
 
+    def _refuse(self, at_ms: float, refusal: errors.OnceMQError) -> None:
+        """Fail every caller. What is in an outbox may have none."""
+        self.transport.refusal = None
+        self.core.refused(at_ms, refusal)
+        if self.core.has_outbox:
+            log.log(logging.WARNING if self._must_log(at_ms) else logging.DEBUG, "%s", refusal.text)
+
     def _log_no_answer(self, at_ms: float) -> None:
+        level = logging.INFO if self._must_log(at_ms) else logging.DEBUG
+        log.log(level, "no answer from %s; trying again", self.core.options.where)
+
+    def _must_log(self, at_ms: float) -> bool:
         is_due = at_ms >= self._logged_ms + _LOG_AGAIN_MS
         if is_due:
             self._logged_ms = at_ms
-        log.log(logging.INFO if is_due else logging.DEBUG, "no answer from %s; trying again", self.core.options.where)
+        return is_due
 
     def _reconnect(self) -> None:
         self.transport.reconnect()

@@ -3,6 +3,10 @@
 A connection that ends is opened again here, at the next address, with a pause after each failure. When the broker has
 answered the opening of the new connection, `is_renewed` tells the driver: everything that is not answered must be sent
 again. A broker that does not answer at all is noticed by the core, which calls `reconnect`.
+
+A broker that refuses this client for good, or whose certificate is not valid, is not tried again and again. Once every
+address was tried, `refusal` tells the driver why, and nothing is tried before there is something to send. But if the
+token or a certificate was replaced meanwhile, the next attempt is immediate.
 """
 
 from __future__ import annotations
@@ -10,30 +14,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import select
 import socket
+import ssl
 import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 from oncemq.client.core.commands.wire import WireBytes, counted_bytes
+from oncemq.client.credentials import NO_CREDENTIALS, Credentials
 from oncemq.client.runtime.driver import now_ms
-from oncemq.config.addresses import stream_place
-from oncemq.net.lookup import KnownNames, Lookup, Name
+from oncemq.client.runtime.poll import Poll
+from oncemq.client.runtime.stream_identity import StreamIdentity, refusal_of, tls_failure
+from oncemq.client.runtime.targets import Targets
 from oncemq.net.options import set_options
 from oncemq.net.system import System
+from oncemq.net.tls_socket import NotTls, TlsSocket
+from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
-from oncemq.protocol.stream import (
-    RECEIVE_BYTES,
-    StreamBroken,
-    StreamReader,
-    encode_message,
-    encode_opening,
-    remove_sent,
-)
-from oncemq.protocol.version import __version__
+from oncemq.protocol.stream import RECEIVE_BYTES, StreamBroken, StreamReader, encode_message, remove_sent
 
 log = logging.getLogger("oncemq.client")
 
@@ -42,8 +41,7 @@ _PAUSE_MS_MIN = 20.0
 _PAUSE_MS_MAX = 500.0
 #: After a connection that was open for this time, the next attempt to connect has no pause.
 _STABLE_MS = 1000.0
-#: How long an attempt to connect waits for a name server, and when it asks again for the answer.
-_LOOKUP_WAIT_S = 0.005
+#: When an attempt to connect asks again for the answer of a name server.
 _LOOKUP_AGAIN_MS = 10.0
 #: Longer waits are too long for the system. The driver waits again.
 _WAIT_MS_MAX = 60_000.0
@@ -58,7 +56,6 @@ _ACKED = struct.Struct("@Q")
 _ACKED_AT = 120
 _UNIX = getattr(socket, "AF_UNIX", None)
 _IN_PROGRESS = (0, errno.EINPROGRESS, errno.EAGAIN, getattr(errno, "WSAEWOULDBLOCK", errno.EAGAIN))
-_OPENING = encode_opening({"client": f"oncemq-python {__version__}"})
 
 
 class StreamTransport:
@@ -66,33 +63,43 @@ class StreamTransport:
 
     is_waited_for = True
 
-    def __init__(self, urls: Sequence[str], system: System | None = None, busy_poll_us: int = 0) -> None:
-        """`busy_poll_us` is how long `wait` looks for an answer without sleeping."""
+    def __init__(
+        self,
+        urls: Sequence[str],
+        system: System | None = None,
+        busy_poll_us: int = 0,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
+        """`busy_poll_us` is how long `wait` looks for an answer without sleeping. Raises SettingInvalid if the
+        credentials can't be used with these addresses."""
+        self._identity = StreamIdentity(credentials, urls)
         self._system = system or System()
         self._busy_poll_ms = busy_poll_us / 1000
-        self._urls = list(urls)
-        self._next_url = 0
+        self._targets = Targets(urls, self._system)
         self._waker, self._woken = self._system.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
-        self._socket: socket.socket | None = None
+        self._socket: socket.socket | TlsSocket | None = None
+        #: The socket, while its TLS handshake is not complete.
+        self._handshake: TlsSocket | None = None
         self._poll = self._new_poll()
-        #: Where the current URL leads to, as far as it was not tried: a name may have several addresses.
-        self._targets: deque[Name] = deque()
-        #: Lookups of names that were not answered, by URL, and the one that the next attempt to connect waits for.
-        self._lookups: dict[str, Lookup | KnownNames] = {}
-        self._lookup: Lookup | KnownNames | None = None
         self._pause_ms = 0.0
         #: Something was sent over a connection that is lost.
         self._was_lost = False
         #: The connection was lost, and another one is open.
         self.is_renewed = False
+        #: Why the client was refused for good.
+        self.refusal: errors.OnceMQError | None = None
+        #: The same before every address was tried, and how many of them are left.
+        self._refused: errors.OnceMQError | None = None
+        self._untried = 0
+        #: The client was refused, and does not try again before there is something to send.
+        self._is_resting = False
         #: When the next attempt to connect is due; infinite while there is a connection.
         self.retry_ms = _NEVER
         #: Called before the socket is closed.
         self.before_close: Callable[[], None] = lambda: None
         self._warned = ""
-        self._url = ""
         self._outgoing: deque[memoryview] = deque()
         self._connect()
 
@@ -101,24 +108,33 @@ class StreamTransport:
     def _connect(self) -> None:
         """Start to connect to the next address."""
         self._is_connected = False
+        self._is_resting = False
         self._reader = StreamReader(_MESSAGE_BYTES_MAX, _MESSAGE_BYTES_MAX, as_bytes=True)
-        self._outgoing.append(memoryview(_OPENING))
         self._sent_bytes = 0
         self._counted_bytes = 0
         self._opened_ms = _NEVER
-        if not self._targets:
-            self._url = self._urls[self._next_url % len(self._urls)]
-            self._next_url += 1
+        self._targets.begin()
+        try:
+            opening = self._identity.opening()
+        except errors.SettingInvalid as error:
+            # The file of the token is being replaced, perhaps.
+            self._warn(error.text)
+            self._targets.leave()
+            self._fail(error.text)
+            return
+        self._opening_bytes = len(opening)
+        self._outgoing.append(memoryview(opening))
         self._open_socket()
 
     def _open_socket(self) -> None:
-        """Connect to the first target of the current URL, or wait for the lookup of its name."""
+        """Connect to the next place, or wait for the lookup of its name."""
         self.retry_ms = _NEVER
         try:
-            if not self._targets and not self._find_targets():
+            target = self._targets.take()
+            if target is None:
                 self.retry_ms = now_ms() + _LOOKUP_AGAIN_MS
                 return
-            family, place = self._targets.popleft()
+            family, place = target
             self._socket = sock = self._system.open_socket(family)
             sock.setblocking(False)
             set_options(sock, _DEAD_PEER_S)
@@ -131,34 +147,14 @@ class StreamTransport:
         if code not in (_IN_PROGRESS if family != _UNIX else (0,)):
             self._fail(errno.errorcode.get(code, str(code)))
 
-    def _find_targets(self) -> bool:
-        """Find out what the current URL leads to. Returns False while a name server has not answered. Raises
-        OSError."""
-        url, place = self._url, stream_place(self._url)
-        if isinstance(place, str):
-            self._targets.append((socket.AF_UNIX, place))
-            return True
-        self._lookup = self._lookups.get(url) or self._system.look_up(*place)
-        self._lookups[url] = self._lookup
-        is_done = True
-        try:
-            found = self._lookup.result(_LOOKUP_WAIT_S)
-            is_done = found is not None
-        finally:
-            if is_done:
-                self._lookup = None
-                del self._lookups[url]
-        self._targets.extend(found or ())
-        return is_done
-
-    def _new_poll(self, descriptor: int | None = None) -> _Poll:
-        return _Poll(self._system.poll(), self._woken.fileno(), descriptor)
+    def _new_poll(self, descriptor: int | None = None) -> Poll:
+        return Poll(self._system.poll(), self._woken.fileno(), descriptor)
 
     def _fail(self, why: str) -> None:
         """The connection is lost, or could not be opened: try the next address."""
-        log.debug("no connection to %s: %s", self._url, why)
+        log.debug("no connection to %s: %s", self._targets.url, why)
         if self._reader.properties is not None:
-            self._targets.clear()
+            self._targets.leave()
         self._disconnect()
         self._was_lost = True
         if now_ms() - self._opened_ms >= _STABLE_MS:
@@ -167,11 +163,37 @@ class StreamTransport:
         elif not self._targets:
             self._pause_ms = min(max(_PAUSE_MS_MIN, 2 * self._pause_ms), _PAUSE_MS_MAX)
         self.retry_ms = now_ms() + (0.0 if self._targets else self._pause_ms)
+        if self._refused is not None and not self._targets:
+            self._untried -= 1
+            if self._untried <= 0:
+                self.refusal, self._refused = self._refused, None
+                self._is_resting = True
+                self.retry_ms = _NEVER
         # Another thread may wait on the socket that was closed.
         self.wake()
 
+    def _refuse(self, error: errors.OnceMQError) -> None:
+        """The broker has refused this client for good, or can't be trusted: only another address may help."""
+        if self._identity.has_changed():
+            # This was the attempt with a token, or a certificate, that was replaced meanwhile.
+            self._refused = None
+            self._targets.repeat()
+            self._fail(error.text)
+            self.retry_ms = now_ms()
+            return
+        if self._targets.url_count > 1:
+            # If another one accepts the client, this is not reported.
+            self._warn(error.text)
+        if self._refused is None:
+            self._untried = self._targets.url_count
+        self._refused = error
+        self._targets.leave()
+        self._fail(error.text)
+
     def _finish_connecting(self) -> bool:
         """Return whether the connection is established."""
+        if self._handshake is not None:
+            return self._shake_hands(self._handshake)
         sock = self._socket
         assert sock is not None
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -186,6 +208,28 @@ class StreamTransport:
             # If nobody listens at a port, the system may give it to the very socket that connects to it.
             self._fail("the connection leads to itself")
             return False
+        secured = self._identity.secured(sock, self._targets.url)
+        if secured is not None:
+            self._socket = self._handshake = secured
+            return self._shake_hands(secured)
+        self._is_connected = True
+        return True
+
+    def _shake_hands(self, sock: TlsSocket) -> bool:
+        """Continue the TLS handshake. Return whether it is complete."""
+        try:
+            while not sock.is_open:
+                sock.handshake()
+        except BlockingIOError:
+            self._poll.watch_writing(sock.has_unsent)
+            return False
+        except (NotTls, ssl.SSLError) as error:
+            self._refuse(tls_failure(self._targets.url, error))
+            return False
+        except OSError as error:
+            self._fail(str(error))
+            return False
+        self._handshake = None
         self._is_connected = True
         return True
 
@@ -199,13 +243,16 @@ class StreamTransport:
     @property
     def wants_write(self) -> bool:
         """Whether the descriptor must be watched for writing too."""
-        return bool(self._outgoing)
+        return bool(self._outgoing) if self._handshake is None else self._handshake.has_unsent
 
     def send(self, frames: Sequence[Frame]) -> None:
         sock = self._socket
-        if self._was_lost or (sock is None and self._lookup is None):
+        if self._was_lost or (sock is None and not self._targets.is_looking_up):
             # When a connection is open again, everything is sent again, after a hello: another broker may answer there.
             self._was_lost = True
+            if self._is_resting:
+                self._is_resting = False
+                self.retry_ms = 0.0
             return
         buffers = encode_message(frames)
         sent = 0
@@ -253,7 +300,7 @@ class StreamTransport:
             return
         self._watch_writing()
 
-    def _fail_to_send(self, sock: socket.socket, error: OSError) -> None:
+    def _fail_to_send(self, sock: socket.socket | TlsSocket, error: OSError) -> None:
         """The broker has closed the connection. If it has refused it, what it has sent says why."""
         if self._reader.properties is None:
             self._receive_some(sock)
@@ -269,11 +316,11 @@ class StreamTransport:
             if self._socket is None:
                 if now_ms() < self.retry_ms:
                     return None
-                if self._lookup is not None:
+                if self._targets.is_looking_up:
                     self._open_socket()
                 else:
                     self._connect()
-                if self._lookup is not None:
+                if self._targets.is_looking_up:
                     return None
                 continue
             if not self._is_connected and not self._finish_connecting():
@@ -283,7 +330,7 @@ class StreamTransport:
             if self._socket is None or not self._receive_some(self._socket):
                 return None
 
-    def _receive_some(self, sock: socket.socket) -> bool:
+    def _receive_some(self, sock: socket.socket | TlsSocket) -> bool:
         """Receive once. Return False if nothing has arrived."""
         reader = self._reader
         was_open = reader.properties is not None
@@ -301,8 +348,12 @@ class StreamTransport:
         except (BlockingIOError, InterruptedError):
             return False
         except StreamBroken as error:
-            self._warn(f"{self._url} does not answer as a broker: {error}")
+            self._warn(f"{self._targets.url} does not answer as a broker: {error}")
             self._fail(str(error))
+            return False
+        except ssl.SSLError as error:
+            # The broker may refuse the certificate of the client after the handshake.
+            self._fail(str(error)) if was_open else self._refuse(tls_failure(self._targets.url, error))
             return False
         except OSError as error:
             self._fail(str(error))
@@ -319,11 +370,16 @@ class StreamTransport:
         properties = self._reader.properties or {}
         refusal = properties.get("error")
         if refusal is not None:
-            self._warn(f"{self._url} has refused the connection: {refusal}")
             self._reader.properties = None
+            error = refusal_of(self._targets.url, refusal)
+            if error is not None:
+                self._refuse(error)
+                return
+            self._warn(f"{self._targets.url} has refused the connection: {refusal}")
             self._fail("refused")
             return
         self._opened_ms = now_ms()
+        self._refused = None
         self.is_renewed, self._was_lost = self._was_lost, False
 
     def _warn(self, text: str) -> None:
@@ -354,14 +410,17 @@ class StreamTransport:
 
     def wire_bytes(self) -> WireBytes | None:
         received = self._counted_bytes + self._reader.incomplete_bytes
-        acked = self._sent_bytes - len(_OPENING)
+        acked = self._sent_bytes - self._opening_bytes
         if sys.platform == "linux" and self._socket is not None and self._socket.family != _UNIX:
             try:
                 info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + _ACKED.size)
             except OSError:
                 return WireBytes(acked, received)
             if len(info) == _ACKED_AT + _ACKED.size:
-                acked = _ACKED.unpack_from(info, _ACKED_AT)[0] - len(_OPENING)
+                acked = _ACKED.unpack_from(info, _ACKED_AT)[0] - self._opening_bytes
+                if isinstance(self._socket, TlsSocket):
+                    # Without what TLS adds.
+                    acked -= self._socket.raw_sent_bytes - self._sent_bytes
         return WireBytes(max(0, acked), received)
 
     def reconnect(self) -> None:
@@ -369,17 +428,16 @@ class StreamTransport:
         # The core knows that everything is to be sent again.
         self._was_lost = self.is_renewed = False
         if self._reader.properties is not None:
-            self._targets.clear()
+            self._targets.leave()
         self._connect()
         self.wake()
 
     def _disconnect(self) -> None:
-        # An unanswered lookup goes on, for the next attempt with this URL.
-        self._lookup = None
+        self._targets.end()
         if self._socket is not None:
             self.before_close()
             self._socket.close()
-            self._socket = None
+            self._socket = self._handshake = None
             self._poll = self._new_poll()
         self._outgoing.clear()
 
@@ -389,42 +447,8 @@ class StreamTransport:
         self._woken.close()
 
 
-def _send_some(sock: socket.socket, buffers: Sequence[Frame]) -> int:
+def _send_some(sock: socket.socket | TlsSocket, buffers: Sequence[Frame]) -> int:
     if not hasattr(sock, "sendmsg"):
         # Windows.
         return sock.send(b"".join(buffers))
     return sock.sendmsg(buffers[:_BUFFERS_MAX])
-
-
-class _Poll:
-    """Waits for the descriptor that wakes the thread that waits, and for a socket."""
-
-    def __init__(self, poll: Any, wake_descriptor: int, descriptor: int | None = None) -> None:
-        self._wake_descriptor = wake_descriptor
-        self._descriptors = [] if descriptor is None else [descriptor]
-        # A new connection is watched for writing: it is established when it can be written to.
-        self._is_writing = True
-        self._poll = poll
-        if self._poll is not None:
-            self._poll.register(wake_descriptor, select.POLLIN)
-            if descriptor is not None:
-                self._poll.register(descriptor, select.POLLIN | select.POLLOUT)
-
-    def watch_writing(self, is_writing: bool) -> bool:
-        """Return whether this is a change."""
-        if is_writing == self._is_writing:
-            return False
-        self._is_writing = is_writing
-        if self._poll is not None:
-            for descriptor in self._descriptors:
-                self._poll.modify(descriptor, select.POLLIN | select.POLLOUT if is_writing else select.POLLIN)
-        return True
-
-    def wait(self, timeout_ms: float) -> Collection[int]:
-        """Wait. Returns the descriptors that are ready."""
-        if self._poll is not None:
-            return [descriptor for descriptor, _ in self._poll.poll(timeout_ms)]
-        writing = self._descriptors if self._is_writing else []
-        reading = [*self._descriptors, self._wake_descriptor]
-        readable, writable, _ = select.select(reading, writing, [], timeout_ms / 1000)
-        return {*readable, *writable}

@@ -36,6 +36,9 @@ class Transport(Protocol):
 
     #: The connection was lost, and the transport has opened another one. The driver resets it.
     is_renewed: bool
+    #: The broker has refused this client for good, or can't be trusted. The driver fails everything with this error,
+    #: and resets it. The next `send` leads to another attempt.
+    refusal: errors.OnceMQError | None
     #: `wait` may be called right after `send`. False: `receive` must be called in between, because what has arrived
     #: meanwhile would not end the wait.
     is_waited_for: bool
@@ -91,14 +94,12 @@ def split_urls(url: str | Sequence[str] | None) -> list[str]:
 
 
 def open_transport(
-    urls: Sequence[str],
-    busy_poll_us: int = 0,
-    credentials: Credentials = NO_CREDENTIALS,  # noqa: ARG001
+    urls: Sequence[str], busy_poll_us: int = 0, credentials: Credentials = NO_CREDENTIALS
 ) -> StreamTransport | ZmqTransport | EmbeddedTransport:
     """Open the transport for these addresses. Raises SettingInvalid."""
     check_urls(urls)
     if is_stream(urls[0]):
-        return StreamTransport(urls, busy_poll_us=busy_poll_us)
+        return StreamTransport(urls, busy_poll_us=busy_poll_us, credentials=credentials)
     if busy_poll_us:
         raise errors.SettingInvalid(f"busy_poll_us needs an address of the stream transport (oncemq://), not {urls[0]}")
     return EmbeddedTransport(_with_home(urls[0])) if _is_embedded(urls[0]) else ZmqTransport(urls)
@@ -156,6 +157,7 @@ class ZmqTransport:
     """A DEALER socket to one of several addresses. ZeroMQ connects again automatically, and tells nobody."""
 
     is_renewed = False
+    refusal: errors.OnceMQError | None = None
     is_waited_for = False
     wants_write = False
     retry_ms = _NEVER
@@ -268,6 +270,7 @@ class EmbeddedTransport:
     """A broker inside this process. The thread that waits for a reply runs it."""
 
     is_renewed = False
+    refusal: errors.OnceMQError | None = None
     is_waited_for = True
     wants_write = False
     retry_ms = _NEVER

@@ -23,8 +23,6 @@ _BUFFERS_MAX = 1024
 #: Views of a buffer that wait are copied if this many times their size is less than the buffer: a small rest of a reply
 #: must not keep the megabytes that were read from the disk for it.
 _BUFFER_EXCESS_MAX = 2
-
-
 #: The address of a peer of a Unix socket.
 _UNIX = "unix"
 
@@ -37,6 +35,7 @@ class StreamConnection:
         "caller",
         "descriptor",
         "is_ended",
+        "is_late",
         "outgoing_bytes",
         "peer",
         "reader",
@@ -64,6 +63,8 @@ class StreamConnection:
         self._outgoing: deque[memoryview] = deque()
         self.outgoing_bytes = 0
         self.accepted_s = now_s
+        #: Its opening is overdue, and it gets one more turn.
+        self.is_late = False
         #: When something was received last, and when something was sent last or nothing waited to be sent.
         self.arrived_s = self.sent_s = now_s
         self.is_ended = False

@@ -416,9 +416,10 @@ class StreamListener:
         for connection in list(self._unopened):
             if connection.accepted_s > now_s - _OPENING_S:
                 break
-            # One that sends byte by byte can always be received from.
-            if connection.descriptor not in receivable or connection.accepted_s <= now_s - 2 * _OPENING_S:
+            if connection.is_late or connection.descriptor not in receivable:
                 self._cut(connection, "peers_cut_unfinished", "it sent no opening")
+            # From one that sends byte by byte, something can always be received.
+            connection.is_late = True
 
     # The end of a connection.
 

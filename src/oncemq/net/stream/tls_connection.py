@@ -76,7 +76,7 @@ class TlsConnection(StreamConnection):
             self.socket.handshake()
         except NotTls:
             self._is_plain = True
-            raise HandshakeFailed("it does not use TLS, which this address needs: connect with tls=…") from None
+            raise HandshakeFailed("this address needs TLS: connect with tls=…") from None
         except ssl.SSLError as error:
             raise HandshakeFailed(f"the TLS handshake failed: {error.reason or error}") from None
         if not self.socket.is_open:

@@ -94,7 +94,8 @@
             └── Undecodable          UNDECODABLE
 
 Two subclasses of `Refused` are fatal to the client: after `Fenced` and `SessionUnknown`, as after `BrokerAway`, the
-outcome of commands in flight is unknown.
+outcome of commands in flight is unknown. The same is true if a client has lost its connection and is refused when it
+connects again (`Unauthenticated`, `QuotaReached`, `TlsFailed`).
 
 Every exception is also an attribute of `oncemq`. The docstring of an exception is its default message; `advice` says
 what to do. Both are printed in docs/reference/errors.md, with the exit code of the command line and the HTTP status.
