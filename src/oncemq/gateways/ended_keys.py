@@ -1,8 +1,8 @@
 """The last keys of subscriptions that were deleted: a late copy of a request under one of them must not take a message
 of a new subscription of the same name.
 
-The registry keeps them, so that they outlive the gateway: namespace "given-ended", a fixed number of entries, each with
-the subscriptions that ended last. The keys are hashed, so that an entry stays small.
+The registry keeps them, so that they outlive the gateway: namespace "given-ended", a fixed number of entries for each
+user, each with the subscriptions that ended last. The keys are hashed, so that an entry stays small.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def _hash(text: str) -> bytes:
 
 async def find_ended_hashes(link: Link, subscriber: str, topic: str) -> tuple[str, ...]:
     """Return the hashes of the keys that belonged to deleted subscriptions of this name."""
-    ended, _ = await _read(link, _entry_key(subscriber, topic))
+    ended, _ = await _read(link, _entry_key(link, subscriber, topic))
     return _hashes_of(ended, subscriber, topic)
 
 
 async def record_ended(link: Link, subscriber: str, topic: str, keys: Iterable[str]) -> None:
     """Record the keys of a subscription that is deleted. Raises as the link does."""
-    entry_key, hashes = _entry_key(subscriber, topic), tuple(map(hash_of, keys))
+    entry_key, hashes = _entry_key(link, subscriber, topic), tuple(map(hash_of, keys))
     for attempt in range(_ATTEMPTS):
         ended, version = await _read(link, entry_key)
         merged = dict.fromkeys((*_hashes_of(ended, subscriber, topic), *hashes))
@@ -76,5 +76,5 @@ def _hashes_of(ended: tuple[_Ended, ...], subscriber: str, topic: str) -> tuple[
     return next((each.hashes for each in ended if (each.subscriber, each.topic) == (subscriber, topic)), ())
 
 
-def _entry_key(subscriber: str, topic: str) -> str:
-    return f"{_hash(f'{subscriber} {topic}')[0] % _ENTRIES:02}"
+def _entry_key(link: Link, subscriber: str, topic: str) -> str:
+    return link.principal(f"{_hash(f'{subscriber} {topic}')[0] % _ENTRIES:02}")

@@ -2,17 +2,18 @@
 before it.
 
 The registry records which key got which message, before the caller gets its answer: namespace "given",
-`<subscriber>/<topic's id>`, {"keys": [[key, offset], …]}, the latest at the end. An offset of -1 at the end says that
-the message before it is acked, so that a seek may deliver it again. A crash before the entry is written does no harm:
-the message is still the first one, and the repeated request gets it. All gateways share these entries, so that a
-subscriber may change the protocol. When the subscription is deleted, its entry is deleted too, and its last keys stay
-outdated (ended_keys.py).
+`<subscriber>/<topic's id>` (of a user: `<user>/<subscriber>/<topic's id>`), {"keys": [[key, offset], …]}, the latest at
+the end. An offset of -1 at the end says that the message before it is acked, so that a seek may deliver it again. A
+crash before the entry is written does no harm: the message is still the first one, and the repeated request gets it.
+All gateways share these entries, so that a subscriber may change the protocol. When the subscription is deleted, its
+entry is deleted too, and its last keys stay outdated (ended_keys.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from copy import copy
 
 import msgspec
 
@@ -84,6 +85,12 @@ class KeyedDelivery:
         #: request that repeats it is late.
         self._outdated: BoundedDict[tuple[str, str, str], bool] = BoundedDict()
 
+    def for_link(self, link: Link) -> KeyedDelivery:
+        """Return the same for another caller of the same user."""
+        delivery = copy(self)
+        delivery._link = link
+        return delivery
+
     async def deliver(self, reader: SubscriptionReader, key: str) -> Message:
         """Return the key's message. Raises NothingNew, which decides nothing; Consumed if a later key has acked the
         message; and what the reader raises."""
@@ -123,7 +130,7 @@ class KeyedDelivery:
         if known is None:
             for ended in await find_ended_hashes(self._link, owner[0], topic):
                 self._outdated[owner[0], topic, ended] = True
-            entry = await find_entry(self._link, NAMESPACE, _entry_key(*owner))
+            entry = await find_entry(self._link, NAMESPACE, self._entry_key(*owner))
             known = DeliveredKeys() if entry is None else DeliveredKeys(_decode_entry(entry.value).keys, entry.version)
             self.delivered[owner] = known
         return known
@@ -149,8 +156,11 @@ class KeyedDelivery:
         # If this fails, its outcome is unknown: what is cached may be wrong.
         self.delivered.pop(owner, None)
         value = msgspec.json.encode(_Entry(keys))
-        written = await self._link.call(RegistrySet(NAMESPACE, _entry_key(*owner), value, version), RegistryReply)
+        written = await self._link.call(RegistrySet(NAMESPACE, self._entry_key(*owner), value, version), RegistryReply)
         self.delivered[owner] = DeliveredKeys(keys, written.version)
+
+    def _entry_key(self, subscriber: str, topic_id: int) -> str:
+        return self._link.principal(f"{subscriber}/{topic_id}")
 
     def _note_empty(self, owner: _Owner, key: str) -> None:
         former = self._empty_keys.get(owner, ())
@@ -167,7 +177,7 @@ class KeyedDelivery:
             await record_ended(self._link, subscriber, topic, keys)
         self.delivered.pop(owner, None)
         self._empty_keys.pop(owner, None)
-        await self._link.operate(RegistrySet(NAMESPACE, _entry_key(subscriber, topic_id), None, version))
+        await self._link.operate(RegistrySet(NAMESPACE, self._entry_key(subscriber, topic_id), None, version))
 
     async def _delete_known(self, reader: SubscriptionReader) -> None:
         """Delete the entry only in the version that is known: the subscriber may have come back through another
@@ -185,7 +195,3 @@ def nothing_new(reader: SubscriptionReader) -> errors.NothingNew:
 
 def _owner(reader: SubscriptionReader) -> _Owner:
     return reader.subscriber, reader.topic_id
-
-
-def _entry_key(subscriber: str, topic_id: int) -> str:
-    return f"{subscriber}/{topic_id}"

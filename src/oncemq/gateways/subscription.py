@@ -28,6 +28,10 @@ class OpenSubscription:
         self._link = link
         self.owned = owned
 
+    def for_link(self, link: Link) -> OpenSubscription:
+        """Return the same opening, for another caller of the same user."""
+        return self if link is self._link else OpenSubscription(link, self.owned)
+
     @property
     def topic_id(self) -> int:
         return self.owned.topic_id

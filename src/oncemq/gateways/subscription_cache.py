@@ -7,6 +7,7 @@ It is a cache with bounds: the broker knows everything that is lost with the pro
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 
 from oncemq.gateways.bounded_dict import BoundedDict
 from oncemq.gateways.link import Link
@@ -19,20 +20,27 @@ class SubscriptionCache:
         self._link = link
         #: The openings of this gateway.
         self.opened: BoundedDict[SubscriptionKey, OpenSubscription] = BoundedDict()
-        #: Openings in progress, so that concurrent callers share one.
-        self._opening: dict[SubscriptionKey, asyncio.Task[OpenSubscription]] = {}
+        #: Openings in progress, so that concurrent requests of a caller share one.
+        self._opening: dict[tuple[SubscriptionKey, str], asyncio.Task[OpenSubscription]] = {}
         self.topic_ids: BoundedDict[str, int] = BoundedDict()
+
+    def for_link(self, link: Link) -> SubscriptionCache:
+        """Return this cache for another caller of the same user."""
+        cache = copy(self)
+        cache._link = link
+        return cache
 
     async def open(self, key: SubscriptionKey, stale_epoch: int = 0) -> OpenSubscription:
         """Return the gateway's opening. Open the subscription if there is none, or if it has the stale epoch. Raises
         what the broker refuses it with."""
         known = self.opened.get(key)
         if known is not None and known.epoch != stale_epoch:
-            return known
-        task = self._opening.get(key)
+            return known.for_link(self._link)
+        mine = key, self._link.caller
+        task = self._opening.get(mine)
         if task is None:
-            task = self._opening[key] = start_awaited(self.open_anew(key))
-            task.add_done_callback(lambda _: self._opening.pop(key, None))
+            task = self._opening[mine] = start_awaited(self.open_anew(key))
+            task.add_done_callback(lambda _: self._opening.pop(mine, None))
         # A caller that is cancelled must not cancel the opening for the others.
         return await asyncio.shield(task)
 
