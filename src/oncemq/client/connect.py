@@ -58,7 +58,7 @@ def connect(
     ...     client.put("orders", "one pizza", create=True)
     """
     settings = settings_of(url, outbox, options)
-    transport = open_transport(settings.urls, settings.busy_poll_us)
+    transport = open_transport(settings.urls, settings.busy_poll_us, settings.credentials)
     if outbox is not None:
         return _connect_outbox(settings, transport)
     client = make_client(ThreadDriver(settings.make_core(), transport), settings)

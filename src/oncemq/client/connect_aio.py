@@ -72,14 +72,16 @@ class Connecting(Generic[C]):
         await self._client._close(clean=kind is None)
 
     async def _connect(self) -> C:
-        return await self._open_client(self._settings, open_transport(self._settings.urls))
+        settings = self._settings
+        return await self._open_client(settings, open_transport(settings.urls, credentials=settings.credentials))
 
 
 async def _connect(settings: ConnectSettings, transport: WatchedTransport) -> Client:
     driver = _driver(settings.make_core(), transport)
     background = BackgroundTimer(driver)
     producer = Producer(driver, background, settings, Handle)
-    client = Client(driver, Connection(producer, ClientContext(driver, background, producer)))
+    context = ClientContext(driver, background, producer, settings.credentials)
+    client = Client(driver, Connection(producer, context))
     await driver.run(client._connection.greet())
     return client
 

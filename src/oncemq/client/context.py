@@ -10,6 +10,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from oncemq.client.credentials import NO_CREDENTIALS, Credentials
 from oncemq.client.frames.schemas import FrameSchemas
 from oncemq.client.runtime.rpc import ask, wait_for_reply
 from oncemq.client.unanswered import UnansweredTransactions
@@ -63,8 +64,11 @@ class Buffers(Protocol):
 class ClientContext:
     """The shared state of one client. All flows of a client run on its driver."""
 
-    def __init__(self, driver: Driver, background: Background, buffers: Buffers) -> None:
+    def __init__(
+        self, driver: Driver, background: Background, buffers: Buffers, credentials: Credentials = NO_CREDENTIALS
+    ) -> None:
         self.driver = driver
+        self.credentials = credentials
         self.background = background
         #: Subscriptions that are open: `Client.close` closes them.
         self.open_subscriptions: set[OpenSubscription] = set()

@@ -13,6 +13,7 @@ import msgspec
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options
 from oncemq.client.core.validation import check_name
+from oncemq.client.credentials import NO_CREDENTIALS, Credentials
 from oncemq.client.runtime.transport import split_urls
 from oncemq.protocol import errors, limits
 
@@ -46,6 +47,7 @@ class ConnectSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The values of all options, with their defaults. Raises SettingInvalid, NameInvalid or TypeError."""
 
     urls: list[str]
+    credentials: Credentials = NO_CREDENTIALS
     outbox: str | os.PathLike[str] | None = None
     name: str | None = None
     label: str = "anonymous"

@@ -808,4 +808,4 @@ def make_client(driver: ThreadDriver, settings: ConnectSettings) -> Client:
     """Return a client that uses this driver. Its session starts with its first command."""
     background = BackgroundThread(driver)
     producer = Producer(driver, background, settings, Handle)
-    return Client(driver, Connection(producer, ClientContext(driver, background, producer)))
+    return Client(driver, Connection(producer, ClientContext(driver, background, producer, settings.credentials)))

@@ -18,8 +18,8 @@ def _without_overhead(incoming: int) -> int:
 
 
 class Connection:
-    """`delivered` and `sent` are written by the thread of the socket only, the rest by the guard, except `acked`, which
-    both refresh."""
+    """`delivered`, `sent`, `caller` and `number` are written by the thread of the socket only, the rest by the guard,
+    except `acked`, which both refresh."""
 
     __slots__ = (
         "_allowed",
@@ -27,11 +27,13 @@ class Connection:
         "_delivered_before",
         "_surplus",
         "acked",
+        "caller",
         "cookie",
         "delivered",
         "descriptor",
         "is_cut",
         "is_unix",
+        "number",
         "peer",
         "progress_s",
         "received",
@@ -47,6 +49,9 @@ class Connection:
         self.is_unix = kernel.is_unix(descriptor)
         #: The routing id of the peer, once a message has arrived.
         self.peer = b""
+        #: Who it is, and the number that it was admitted under (zap.py), once a message has told; 0 = not known.
+        self.caller = ""
+        self.number = 0
         #: Bytes of messages that were read from the socket, and that were passed to it.
         self.delivered = 0
         self.sent = 0
@@ -70,6 +75,11 @@ class Connection:
     def is_open(self) -> bool:
         """Whether the descriptor still belongs to this connection."""
         return kernel.cookie_of(self.descriptor) == self.cookie
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is known to be closed. It may have been closed before this object was made."""
+        return kernel.IS_MEASURED and (not self.cookie or not self.is_open)
 
     @property
     def unread(self) -> int:

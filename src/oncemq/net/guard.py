@@ -276,15 +276,10 @@ class Guard:
                 self._trim_at_s = time.monotonic() + _TRIM_AFTER_S
 
     def _cut(self, listener: Listener, cut: Cut) -> None:
-        connection = cut.connection
-        # libzmq may have closed it, and the system may have given its number to another file.
-        if not connection.is_open:
-            listener.forget(connection)
-            return
-        connection.is_cut = True
-        peer = kernel.peer_of(connection.descriptor)
-        kernel.shut_down(connection.descriptor)
-        listener.counters.report(cut.kind, f"a peer of {listener.name}{peer} was disconnected: {cut.why}")
+        if cut.connection.is_open:
+            listener.cut(cut.connection, cut.kind, cut.why)
+        else:
+            listener.forget(cut.connection)
 
 
 def _look_at_queues(connections: list[Connection]) -> None:

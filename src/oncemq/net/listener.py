@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import zmq
 
+from oncemq.net import kernel
 from oncemq.net.connection import Connection
 from oncemq.net.counters import Counters
 from oncemq.net.policy import ListenerLimits
@@ -35,6 +36,8 @@ class Listener:
         self.held_bytes: Callable[[], int] = lambda: 0
         #: The guard does not watch it any more.
         self.ended = threading.Event()
+        #: Called with each connection that has ended, in any thread.
+        self.when_gone: Callable[[Connection], None] = lambda _: None
         self._peers: dict[bytes, Connection] = {}
         #: By descriptor: messages came from them, but there is no news of them. Most of them are closed already, and
         #: their descriptors may belong to something else, so they are neither counted nor measured.
@@ -44,14 +47,15 @@ class Listener:
 
     # The thread of the socket.
 
-    def note_received(self, last_frame: zmq.Frame, size: int, peer: bytes = b"") -> None:
-        """Count a message of `size` bytes on the wire. `peer` is the routing id by which replies are sent."""
+    def note_received(self, last_frame: zmq.Frame, size: int, peer: bytes = b"") -> Connection | None:
+        """Count a message of `size` bytes on the wire. `peer` is the routing id by which replies are sent. Returns the
+        connection that it came from; None if that is not known."""
         try:
             descriptor = last_frame.get(_SOURCE)
         except zmq.ZMQError:
             # libzmq itself made it: the subscriptions of a subscriber end with its connection. Or the peer uses version
             # 1 of its protocol, which has no such property: then what it sends counts as not processed.
-            return
+            return None
         connection = self.connections.get(descriptor)
         if connection is None:
             connection = self._early_connection(descriptor)
@@ -60,6 +64,7 @@ class Listener:
             self._forget_peer(connection)
             connection.peer = peer
             self._peers[peer] = connection
+        return connection
 
     def _early_connection(self, descriptor: int) -> Connection:
         made = Connection(descriptor, time.monotonic())
@@ -67,7 +72,7 @@ class Listener:
         if early is not None and early.cookie == made.cookie:
             return early
         if early is not None:
-            self._forget_peer(early)
+            self._end(early)
         self._early[descriptor] = made
         # The news may have come meanwhile.
         return self.connections.get(descriptor, made)
@@ -108,6 +113,18 @@ class Listener:
             each.refresh_acked()
         self._unread = sum(each.unread for each in waiting)
 
+    # Any thread.
+
+    def cut(self, connection: Connection, kind: str, why: str) -> None:
+        """End a connection. `kind` is the name of the counter."""
+        # libzmq may have closed it, and the system may have given its number to another file.
+        if connection.is_cut or not connection.is_open:
+            return
+        connection.is_cut = True
+        peer = kernel.peer_of(connection.descriptor)
+        kernel.shut_down(connection.descriptor)
+        self.counters.report(kind, f"a peer of {self.name}{peer} was disconnected: {why}")
+
     # The thread of the guard.
 
     def accept(self, descriptor: int) -> Connection:
@@ -117,7 +134,7 @@ class Listener:
         if early is not None and early.cookie == made.cookie:
             made = early
         elif early is not None:
-            self._forget_peer(early)
+            self._end(early)
         known = self.connections.get(descriptor)
         if known is not None:
             self.forget(known)
@@ -131,7 +148,11 @@ class Listener:
         """Remove a connection that is closed."""
         if self.has(connection):
             del self.connections[connection.descriptor]
+        self._end(connection)
+
+    def _end(self, connection: Connection) -> None:
         self._forget_peer(connection)
+        self.when_gone(connection)
 
     def _forget_peer(self, connection: Connection) -> None:
         if self._peers.get(connection.peer) is connection:
@@ -142,7 +163,7 @@ class Listener:
         for early in list(self._early.values()):
             if now_s - early.stalled_since_s > _EARLY_S:
                 self._early.pop(early.descriptor, None)
-                self._forget_peer(early)
+                self._end(early)
         found = list(self.connections.values())
         for each in found:
             each.measure(now_s, used_bytes)

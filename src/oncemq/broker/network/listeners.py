@@ -13,6 +13,7 @@ from oncemq.broker.network import ARRIVAL_BYTES_MAX, ARRIVALS_MAX, Arrival
 from oncemq.config.addresses import is_stream
 from oncemq.config.settings import ServeSettings
 from oncemq.net.counters import Counters
+from oncemq.net.curve import CurveServerKeys
 from oncemq.net.gate import Gate
 from oncemq.net.policy import ListenerLimits
 from oncemq.net.poller import READABLE
@@ -42,9 +43,11 @@ class Listeners:
         system: System | None = None,
         gate: Gate | None = None,
         tls: ssl.SSLContext | None = None,
+        curve: CurveServerKeys | None = None,
     ) -> None:
         """Listen at these addresses, instead of those of the settings. The `gate` admits connections; without one,
-        everybody may connect. With `tls`, stream connections over TCP are encrypted. Raise ListenFailed."""
+        everybody may connect. With `tls`, stream connections over TCP are encrypted; with `curve`, those of ZeroMQ.
+        Raise ListenFailed, or SettingInvalid if there are users and ZeroMQ has no keys."""
         self.counters = Counters(log)
         system = system or System()
         self._poller = system.poller()
@@ -56,7 +59,7 @@ class Listeners:
         self._busy_poll_s = settings.busy_poll_us / 1_000_000
         self._now_s = system.now_s
         self._zmq: ZmqListener | None = None
-        self._zmq_descriptor = -1
+        self._zmq_descriptors: list[int] = []
         #: Ready connections that a round did not get to. They come first in the next one.
         self._left: list[tuple[int, int]] = []
         #: As bound: port `*` or 0 is replaced by the real one.
@@ -64,20 +67,24 @@ class Listeners:
         try:
             for address in addresses or settings.listen:
                 if not is_stream(address) and self._zmq is None:
-                    self._open_zmq(settings, limits)
+                    self._open_zmq(settings, limits, gate, curve)
                 listener = self._stream if is_stream(address) or self._zmq is None else self._zmq
                 self.addresses.append(listener.listen(address, settings.socket_mode))
         except BaseException:
             self.close()
             raise
 
-    def _open_zmq(self, settings: ServeSettings, limits: ListenerLimits) -> None:
+    def _open_zmq(
+        self, settings: ServeSettings, limits: ListenerLimits, gate: Gate | None, curve: CurveServerKeys | None
+    ) -> None:
         # ZeroMQ takes memory and time to load.
         from oncemq.broker.network.zeromq import ZmqListener
 
-        self._zmq = ZmqListener(limits, max(settings.batch_bytes_max, REQUEST_HEADER_BYTES_MAX), self.counters)
-        self._zmq_descriptor = self._zmq.descriptor
-        self._poller.watch(self._zmq_descriptor, READABLE)
+        frame_bytes_max = max(settings.batch_bytes_max, REQUEST_HEADER_BYTES_MAX)
+        self._zmq = ZmqListener(limits, frame_bytes_max, self.counters, curve=curve, gate=gate)
+        self._zmq_descriptors = self._zmq.descriptors
+        for descriptor in self._zmq_descriptors:
+            self._poller.watch(descriptor, READABLE)
 
     def take(self, wait_ms: int) -> list[Arrival]:
         arrivals: list[Arrival] = []
@@ -86,9 +93,12 @@ class Listeners:
         ready, self._left = self._left, []
         is_rest = bool(ready)
         if not is_rest:
-            if zmq is not None and zmq.is_readable:
-                zmq.take(arrivals)
-                wait_ms = 0
+            if zmq is not None:
+                if zmq.answer_logins():
+                    wait_ms = 0
+                if zmq.is_readable:
+                    zmq.take(arrivals)
+                    wait_ms = 0
             waiting = stream.waiting
             ready = self._wait(0 if waiting else wait_ms)
             if waiting:
@@ -111,9 +121,11 @@ class Listeners:
                 if len(arrivals) >= ARRIVALS_MAX or left_bytes <= 0:
                     self._left = ready[index:]
                     return arrivals
-                if descriptor == self._zmq_descriptor:
-                    if zmq is not None and zmq.is_readable:
-                        zmq.take(arrivals)
+                if descriptor in self._zmq_descriptors:
+                    if zmq is not None:
+                        zmq.answer_logins()
+                        if zmq.is_readable:
+                            zmq.take(arrivals)
                 elif peer := stream.serve(descriptor, events, arrived):
                     sending.add(peer)
             # A second look costs a system call, and complete requests would wait for it: it is for a peer with large
@@ -135,7 +147,14 @@ class Listeners:
         self._stream.when_gone = call
 
     def caller_of(self, peer: bytes) -> str:
-        return self._stream.caller_of(peer) if peer.startswith(PEER_PREFIX) else ""
+        if peer.startswith(PEER_PREFIX):
+            return self._stream.caller_of(peer)
+        return self._zmq.caller_of(peer) if self._zmq is not None else ""
+
+    def drop_invalid(self) -> None:
+        """Users have changed: disconnect the peers whose credentials are not valid any more."""
+        if self._zmq is not None:
+            self._zmq.drop_invalid()
 
     def is_reading(self, peer: bytes) -> bool:
         if peer.startswith(PEER_PREFIX):

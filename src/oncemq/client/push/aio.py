@@ -28,7 +28,7 @@ class PushSubscription(Subscription):
     ) -> None:
         """Raises SettingInvalid."""
         driver = cast("EventLoopDriver", context.driver)
-        feed = PushFeed(address, topic)
+        feed = PushFeed(address, topic, context.credentials.curve)
         # Whatever the feed brings, a task that waits looks for it in the next pump.
         driver.loop.add_reader(feed.descriptor, driver.pump_soon)
         self._fetcher = FeedFetcher(

@@ -8,7 +8,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from oncemq.client.credentials import CurveKeys
 from oncemq.client.runtime.driver import now_ms
+from oncemq.client.runtime.zmq_transport import use_curve
 from oncemq.protocol import errors
 from oncemq.protocol.push_feed import Header, batch_frame, decode_header
 
@@ -21,8 +23,8 @@ _SLICE_MS = 50.0
 class PushFeed:
     """The live feed of one topic."""
 
-    def __init__(self, address: str, topic: str) -> None:
-        """Raises SettingInvalid."""
+    def __init__(self, address: str, topic: str, keys: CurveKeys | None = None) -> None:
+        """Raises SettingInvalid. A gateway that refuses the keys sends nothing: then all messages are fetched."""
         import zmq
 
         if not isinstance(address, str):
@@ -41,10 +43,14 @@ class PushFeed:
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         self._socket.setsockopt(zmq.SUBSCRIBE, self._topic_frame)
         try:
+            use_curve(self._socket, keys)
             self._socket.connect(address)
         except zmq.ZMQError as error:
             self._socket.close(0)
             raise errors.SettingInvalid(f"can't listen to the feed at {address!r}: {error}") from None
+        except errors.SettingInvalid:
+            self._socket.close(0)
+            raise
         #: For an event loop: readable when there may be something new.
         self.descriptor = int(self._socket.getsockopt(zmq.FD))
 

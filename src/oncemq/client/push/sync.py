@@ -26,7 +26,7 @@ class PushSubscription(Subscription):
         self, context: ClientContext, topic: str, subscriber: str, options: ConsumerOptions, address: str
     ) -> None:
         """Raises SettingInvalid."""
-        feed = PushFeed(address, topic)
+        feed = PushFeed(address, topic, context.credentials.curve)
         self._fetcher = FeedFetcher(feed, lambda until_ms: Outside(partial(feed.wait, until_ms - now_ms())))
         super().__init__(context, topic, subscriber, options, self._fetcher)
 

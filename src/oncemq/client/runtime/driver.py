@@ -86,7 +86,9 @@ class Driver(ABC):
             if transport.is_renewed or core.has_outgoing(at_ms):
                 continue
             if not core.is_check_due(at_ms) or not core.check(at_ms, transport.wire_bytes()):
-                break
+                if transport.refusal is None:
+                    break
+                continue
             self._log_no_answer(at_ms)
             self._reconnect()
             has_received = True

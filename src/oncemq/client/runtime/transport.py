@@ -6,26 +6,21 @@ ZeroMQ socket is never waited on through ZeroMQ, but through its file descriptor
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote, unquote
 
 from oncemq.client.core.commands.wire import LOCAL, WireBytes
 from oncemq.client.credentials import NO_CREDENTIALS, Credentials
 from oncemq.client.runtime.embedded import EmbeddedLink, attach_embedded
 from oncemq.client.runtime.stream import StreamTransport
-from oncemq.client.runtime.wire_counter import WireCounter
+from oncemq.client.runtime.zmq_transport import ZmqTransport
 from oncemq.config.addresses import DEFAULT_URL, STREAM, STREAM_UNIX, is_stream, split_addresses, unix_path
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
 
-#: From this size on, pyzmq sends without copying.
-_COPY_BYTES_MAX = 1024 * 1024
-_MESSAGES_MAX = 100_000
 _NEVER = float("inf")
 #: An embedded broker runs in slices of this length, so that other threads can run.
 SLICE_MS = 5.0
@@ -102,7 +97,7 @@ def open_transport(
         return StreamTransport(urls, busy_poll_us=busy_poll_us, credentials=credentials)
     if busy_poll_us:
         raise errors.SettingInvalid(f"busy_poll_us needs an address of the stream transport (oncemq://), not {urls[0]}")
-    return EmbeddedTransport(_with_home(urls[0])) if _is_embedded(urls[0]) else ZmqTransport(urls)
+    return EmbeddedTransport(_with_home(urls[0])) if _is_embedded(urls[0]) else ZmqTransport(urls, credentials)
 
 
 def _is_embedded(url: str) -> bool:
@@ -151,119 +146,6 @@ def _with_home(url: str) -> str:
     if scheme == "file" and folder.startswith("~"):
         return f"file:{quote(os.path.expanduser(unquote(folder)))}"
     return url
-
-
-class ZmqTransport:
-    """A DEALER socket to one of several addresses. ZeroMQ connects again automatically, and tells nobody."""
-
-    is_renewed = False
-    refusal: errors.OnceMQError | None = None
-    is_waited_for = False
-    wants_write = False
-    retry_ms = _NEVER
-    before_close: Callable[[], None] = staticmethod(lambda: None)
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        import zmq
-
-        self._zmq = zmq
-        self._urls = list(urls)
-        self._next_url = 0
-        self._context: Any = zmq.Context.instance()
-        self._waker, self._woken = socket.socketpair()
-        self._waker.setblocking(False)
-        self._woken.setblocking(False)
-        self._socket: Any = None
-        # Plain numbers: arithmetic with pyzmq's enumerations takes longer than sending.
-        self._events, self._more = int(zmq.EVENTS), int(zmq.RCVMORE)
-        self._readable, self._now, self._now_more = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
-        self._connect()
-
-    def _connect(self) -> None:
-        zmq = self._zmq
-        url = self._urls[self._next_url % len(self._urls)]
-        self._next_url += 1
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, _MESSAGES_MAX)
-        self._socket.setsockopt(zmq.RCVHWM, _MESSAGES_MAX)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        self._counter = WireCounter(zmq, self._socket, url)
-        try:
-            self._socket.connect(url)
-        except zmq.ZMQError as error:
-            self.close()
-            raise errors.SettingInvalid(f"can't connect to {url!r}: {error}") from None
-        self._waiting = _Waiting(self._socket.getsockopt(zmq.FD), self._woken.fileno())
-
-    @property
-    def descriptor(self) -> int | None:
-        return int(self._socket.getsockopt(self._zmq.FD))
-
-    def send(self, frames: Sequence[Frame]) -> None:
-        send, last = self._socket.send, len(frames) - 1
-        # A full queue drops the request; it is sent again after its timeout.
-        with contextlib.suppress(self._zmq.Again):
-            for index, frame in enumerate(frames):
-                flags = self._now_more if index < last else self._now
-                send(frame, flags, copy=len(frame) < _COPY_BYTES_MAX)
-
-    def receive(self) -> Sequence[Frame] | None:
-        # The descriptor signals only changes, so events are requested until there are none.
-        sock = self._socket
-        if not sock.getsockopt(self._events) & self._readable:
-            return None
-        frames: list[Frame] = [sock.recv(self._now)]
-        while sock.getsockopt(self._more):
-            frames.append(sock.recv(self._now))
-        return frames
-
-    def wait(self, timeout_ms: float) -> None:
-        if self._waiting.wait(timeout_ms):
-            with contextlib.suppress(OSError):
-                self._woken.recv(4096)
-
-    def wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._waker.send(b"\0")
-
-    def wire_bytes(self) -> WireBytes | None:
-        return self._counter.read()
-
-    def reconnect(self) -> None:
-        self._disconnect()
-        self._connect()
-        self.wake()
-
-    def _disconnect(self) -> None:
-        self._counter.close()
-        self._socket.close(0)
-
-    def close(self) -> None:
-        self._disconnect()
-        self._waker.close()
-        self._woken.close()
-
-
-class _Waiting:
-    """Waits for either of two descriptors to become readable."""
-
-    def __init__(self, descriptor: int, wake_descriptor: int) -> None:
-        self._descriptors = [descriptor, wake_descriptor]
-        self._wake_descriptor = wake_descriptor
-        self._poll = select.poll() if hasattr(select, "poll") else None
-        if self._poll is not None:
-            for each in self._descriptors:
-                self._poll.register(each, select.POLLIN)
-
-    def wait(self, timeout_ms: float) -> bool:
-        """Wait. Returns True if `wake` was called."""
-        if self._poll is not None:
-            found = self._poll.poll(timeout_ms)
-            return any(each == self._wake_descriptor for each, _ in found)
-        readable, _, _ = select.select(self._descriptors, [], [], timeout_ms / 1000)
-        return self._wake_descriptor in readable
 
 
 class EmbeddedTransport:
