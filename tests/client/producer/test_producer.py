@@ -34,7 +34,6 @@ class Store:
     """A transport that is its own broker: it stores batches, and answers at once unless `is_slow`."""
 
     is_renewed = False
-    refusal: errors.OnceMQError | None = None
     is_waited_for = False
     refusal: errors.OnceMQError | None = None
 

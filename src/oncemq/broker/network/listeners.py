@@ -151,11 +151,6 @@ class Listeners:
             return self._stream.caller_of(peer)
         return self._zmq.caller_of(peer) if self._zmq is not None else ""
 
-    def drop_invalid(self) -> None:
-        """Users have changed: disconnect the peers whose credentials are not valid any more."""
-        if self._zmq is not None:
-            self._zmq.drop_invalid()
-
     def is_reading(self, peer: bytes) -> bool:
         if peer.startswith(PEER_PREFIX):
             return self._stream.is_reading(peer)
@@ -168,6 +163,8 @@ class Listeners:
     def drop_invalid(self) -> None:
         """Users have changed: disconnect the peers whose credentials are not valid any more."""
         self._stream.drop_invalid()
+        if self._zmq is not None:
+            self._zmq.drop_invalid()
 
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
         if peer.startswith(PEER_PREFIX):
