@@ -2,10 +2,16 @@
 
 It uses none of OnceMQ's own code. docs/howto/datagrams.md describes the packets field by field. This is a module;
 publish_file.py and append_file.py are programs that use it.
+
+A broker that has users needs an access token. `access_token` is the token itself, or a function that returns it, which
+is called again when the broker does not accept the token any more.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import os
 import secrets
 import select
 import socket
@@ -13,8 +19,9 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
-MAGIC = 0xF1
+MAGIC, MAGIC_WITH_MAC = 0xF1, 0xF2
 HELLO, PUT, ACK, BYE = 1, 2, 3, 4
 CHALLENGE, WELCOME, DONE, REFUSED, NOT_NOW, MESSAGE, ACKED, OVER = range(0x81, 0x89)
 ASK, PUBLISHER, SUBSCRIBER = 0, 1, 2
@@ -23,16 +30,78 @@ FROM_NOW_ON, FROM_THE_EARLIEST = -1, -2
 #: A packet that is not answered is sent again after this time, which doubles until a packet arrives. A subscriber
 #: repeats its last ack in this way, so that the gateway knows that it is alive.
 RESEND_S, RESEND_S_MAX = 0.1, 1.0
+#: How far a packet may be behind the newest one.
+REORDERED_MAX = 1024
+
+AccessToken = str | Callable[[], str]
+
+
+def token_from_environment() -> str:
+    """Return the access token in the file ONCEMQ_TOKEN_FILE, or in ONCEMQ_TOKEN; empty if there is none."""
+    path = os.environ.get("ONCEMQ_TOKEN_FILE")
+    return Path(path).read_text(encoding="ascii").strip() if path else os.environ.get("ONCEMQ_TOKEN", "")
 
 
 class Refused(Exception):
     """The gateway or the broker refused. The first argument is the code."""
 
 
+class Macs:
+    """Seals packets to the gateway, and opens packets from it."""
+
+    #: By how much packets become longer.
+    SIZE = 32
+
+    def __init__(self, access_token: str) -> None:
+        self.access_token = access_token
+        self.token_id = access_token.split("_")[1].encode()
+        self._key = hmac.digest(hashlib.sha256(access_token.encode()).digest(), b"oncemq udp 1", "sha256")
+        self._sent = 0
+        #: Address token → the counters that were received with it, and the highest one.
+        self._received: dict[int, tuple[set[int], int]] = {}
+
+    def seal(self, packet: bytes, token: int, nonce: int) -> bytes:
+        """Return a packet with its MAC. One that is sent again needs a new one."""
+        self._sent += 1
+        sealed = bytes([MAGIC_WITH_MAC]) + packet[1:] + struct.pack(">8sQ", self.token_id, self._sent)
+        return sealed + self._mac(b"peer", token, nonce, sealed)
+
+    def open(self, packet: bytes, token: int, nonce: int) -> bytes | None:
+        """Return a packet without its MAC. None: the gateway has not made it for this session, or it is a copy."""
+        expected = self._mac(b"gateway", token, nonce, packet[:-16])
+        if len(packet) < 10 + self.SIZE or not hmac.compare_digest(expected, packet[-16:]):
+            return None
+        token_id, counter = struct.unpack(">8sQ", packet[-32:-16])
+        return packet[:-32] if token_id == self.token_id and self._is_new(token, counter) else None
+
+    def _is_new(self, token: int, counter: int) -> bool:
+        received, newest = self._received.get(token, (set(), 0))
+        if counter in received or counter <= newest - REORDERED_MAX:
+            return False
+        newest = max(newest, counter)
+        received.add(counter)
+        if len(received) > 2 * REORDERED_MAX:
+            received = {each for each in received if each > newest - REORDERED_MAX}
+        self._received[token] = received, newest
+        return True
+
+    def _mac(self, direction: bytes, token: int, nonce: int, data: bytes) -> bytes:
+        key = hmac.digest(self._key, direction + struct.pack(">QQ", token, nonce), "sha256")
+        return hmac.digest(key, data, "sha256")[:16]
+
+
 class Peer:
     """The common part of both: the hello, the proof of the address, and retries of lost packets."""
 
-    def __init__(self, gateway: tuple[str, int], role: int, name: str, topic: str = "", position: int = -1) -> None:
+    def __init__(
+        self,
+        gateway: tuple[str, int],
+        role: int,
+        name: str,
+        topic: str = "",
+        position: int = -1,
+        access_token: AccessToken = "",
+    ) -> None:
         self.gateway = gateway
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         # From now on, only packets of the gateway arrive.
@@ -47,11 +116,32 @@ class Peer:
         self.is_welcome = False
         self._pause_s = RESEND_S
         self._resend_s = 0.0
+        self._read_token = access_token if callable(access_token) else lambda: access_token
+        self.macs: Macs | None = None
+        #: The token of the last challenge, and when it came. With MACs, a challenge proves nothing: until the gateway
+        #: welcomes us with the new token, the session goes on with the one before.
+        self._offered, self._offered_s = 0, 0.0
+        self._use_access_token()
+
+    def _use_access_token(self) -> bool:
+        """Read the access token. False: it is still the same one."""
+        access_token = self._read_token()
+        if access_token == (self.macs.access_token if self.macs else ""):
+            return False
+        self.macs = Macs(access_token) if access_token else None
+        self.nonce = secrets.randbits(64)
+        self.token = self._offered = 0
+        self.is_welcome = False
+        return True
 
     def send(self, kind: int, body: bytes) -> None:
+        token = (self._offered or self.token) if kind == HELLO else self.token
+        packet = struct.pack(">BBQ", MAGIC, kind, token) + body
+        if self.macs:
+            packet = self.macs.seal(packet, token, self.nonce)
         # If the gateway is unreachable, the packet is lost.
         with suppress(OSError):
-            self.socket.send(struct.pack(">BBQ", MAGIC, kind, self.token) + body)
+            self.socket.send(packet)
 
     def wait(self, is_so: Callable[[], bool], timeout_s: float) -> None:
         """Wait until the condition is true. Raises TimeoutError."""
@@ -86,10 +176,37 @@ class Peer:
         self._resend_s = time.monotonic() + self._pause_s
 
     def _receive(self, packet: bytes) -> None:
-        magic, kind, echo = struct.unpack_from(">BBQ", packet)
-        if magic != MAGIC or echo not in (self.nonce, self.token or self.nonce):
+        if len(packet) < 10:
             return
-        body = packet[10:]
+        magic, kind, echo = struct.unpack_from(">BBQ", packet)
+        if echo not in (self.nonce, self.token or self.nonce, self._offered or self.nonce):
+            return
+        if magic == MAGIC and self.macs:
+            self._receive_without_mac(kind, packet[10:])
+        elif magic == MAGIC:
+            self._receive_genuine(kind, packet[10:])
+        elif magic == MAGIC_WITH_MAC and self.macs:
+            opened = self.macs.open(packet, self.token, self.nonce)
+            if opened is None and self._offered:
+                opened = self.macs.open(packet, self._offered, self.nonce)
+                if opened is not None and kind == WELCOME:
+                    self.token, self._offered = self._offered, 0
+            if opened is not None:
+                self._receive_genuine(kind, opened[10:])
+
+    def _receive_without_mac(self, kind: int, body: bytes) -> None:
+        """Anybody may have sent it: do nothing because of it that does harm."""
+        now_s = time.monotonic()
+        if kind == CHALLENGE and (not self._offered or now_s > self._offered_s + RESEND_S):
+            [self._offered] = struct.unpack(">Q", body)
+            self._offered_s = now_s
+            self.say_hello()
+            if not self.is_welcome:
+                self.progress()
+        elif kind == REFUSED:
+            self._receive_refusal(body, is_genuine=False)
+
+    def _receive_genuine(self, kind: int, body: bytes) -> None:
         if kind == CHALLENGE:
             # The gateway does not know our address, or was restarted: send the same hello with its token. If we already
             # have this token, the challenge may answer a packet from before the last welcome, so we continue.
@@ -104,10 +221,17 @@ class Peer:
             self.welcome(position)
             self.progress()
         elif kind == REFUSED:
-            number, length = struct.unpack_from(">QB", body)
-            self.refused(number, body[9 : 9 + length].decode(), body[9 + length :].decode())
+            self._receive_refusal(body)
         else:
             self.received(kind, body)
+
+    def _receive_refusal(self, body: bytes, *, is_genuine: bool = True) -> None:
+        number, length = struct.unpack_from(">QB", body)
+        code, text = body[9 : 9 + length].decode(), body[9 + length :].decode()
+        if code == "UNAUTHENTICATED" and self._use_access_token():
+            self.say_hello()
+        elif is_genuine or not self.packet_bytes_max:
+            self.refused(number, code, text or "the broker does not accept the access token, or there is none")
 
     def welcome(self, position: int) -> None:
         raise NotImplementedError
@@ -134,8 +258,10 @@ class Publisher(Peer):
     it. If the publisher knows the number of each message, as for the lines of a file, it needs no other state.
     """
 
-    def __init__(self, gateway: tuple[str, int], name: str, *, timeout_s: float = 30.0) -> None:
-        super().__init__(gateway, PUBLISHER, name)
+    def __init__(
+        self, gateway: tuple[str, int], name: str, *, timeout_s: float = 30.0, access_token: AccessToken = ""
+    ) -> None:
+        super().__init__(gateway, PUBLISHER, name, access_token=access_token)
         self.timeout_s = timeout_s
         self.last_number = -1
         self.refusals: dict[int, str] = {}
@@ -147,7 +273,7 @@ class Publisher(Peer):
         """Send a message and return its number. Waits for space in the window, not for the answer."""
         self._wait(lambda: self.is_welcome and not any(number <= self._next - self.window for number in self._open))
         name = topic.encode()
-        if 28 + len(name) + len(content) > self.packet_bytes_max:
+        if 28 + len(name) + len(content) + (Macs.SIZE if self.macs else 0) > self.packet_bytes_max:
             raise ValueError(f"a packet has at most {self.packet_bytes_max} bytes")
         number, self._next = self._next, self._next + 1
         self._open[number] = struct.pack(">QBB", number, create, len(name)) + name + content
@@ -205,9 +331,16 @@ class Subscriber(Peer):
     """
 
     def __init__(
-        self, gateway: tuple[str, int], topic: str, name: str, *, position: int = FROM_NOW_ON, timeout_s: float = 30.0
+        self,
+        gateway: tuple[str, int],
+        topic: str,
+        name: str,
+        *,
+        position: int = FROM_NOW_ON,
+        timeout_s: float = 30.0,
+        access_token: AccessToken = "",
     ) -> None:
-        super().__init__(gateway, SUBSCRIBER, name, topic, position)
+        super().__init__(gateway, SUBSCRIBER, name, topic, position, access_token)
         self.timeout_s = timeout_s
         #: Everything below is acked, and the ack is on the broker's disk.
         self.acked = -1
@@ -308,9 +441,9 @@ class _Question(Peer):
         """The hello is answered: there is nothing to send."""
 
 
-def find_end(gateway: tuple[str, int], topic: str, *, timeout_s: float = 30.0) -> int:
+def find_end(gateway: tuple[str, int], topic: str, *, timeout_s: float = 30.0, access_token: AccessToken = "") -> int:
     """Return the offset that the next message of a topic will get. Raises Refused, TimeoutError."""
-    question = _Question(gateway, ASK, "", topic)
+    question = _Question(gateway, ASK, "", topic, access_token=access_token)
     try:
         question.wait(lambda: question.end >= 0, timeout_s)
     finally:

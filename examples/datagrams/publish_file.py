@@ -3,14 +3,15 @@
     python examples/datagrams/publish_file.py readings readings.txt 127.0.0.1:5560
 
 Line 1 has number 1, and so on. The broker remembers the last number of each publisher, so the program needs no state of
-its own. The file may grow between two runs. Existing lines must not change.
+its own. The file may grow between two runs. Existing lines must not change. If the broker has users, ONCEMQ_TOKEN or
+ONCEMQ_TOKEN_FILE has the access token.
 """
 
 import sys
 from contextlib import closing
 from pathlib import Path
 
-from peers import Publisher, Refused
+from peers import Publisher, Refused, token_from_environment
 
 if len(sys.argv) < 3:
     raise SystemExit(__doc__)
@@ -18,7 +19,8 @@ topic, path = sys.argv[1:3]
 host, _, port = (sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1:5560").rpartition(":")
 lines = Path(path).read_bytes().splitlines()
 try:
-    with closing(Publisher((host, int(port)), f"lines of {path}")) as publisher:
+    gateway = (host, int(port))
+    with closing(Publisher(gateway, f"lines of {path}", access_token=token_from_environment)) as publisher:
         done = publisher.last_number
         for line in lines[done:]:
             publisher.put(topic, line, create=True)

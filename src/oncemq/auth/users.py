@@ -8,7 +8,7 @@ import msgspec
 
 from oncemq.auth.rules import GATEWAY, Rights
 from oncemq.auth.tokens import StoredToken, token_id
-from oncemq.protocol.commands import CURVE, MAC, TOKEN
+from oncemq.protocol.commands import CURVE, MAC, NAMED, TOKEN
 from oncemq.protocol.errors import Unauthenticated
 
 #: The kind of a credential that only the stream listener knows: the common name of a client's certificate.
@@ -55,6 +55,8 @@ class User(msgspec.Struct, frozen=True):
             return value in self.curve
         if kind == CERTIFICATE:
             return value in self.certificates
+        if kind == NAMED:
+            return value == self.name
         return credential in self.tokens
 
 
@@ -80,6 +82,8 @@ class Users:
             user = self._by_curve.get(credential)
         elif kind == CERTIFICATE:
             user = self._by_certificate.get(credential)
+        elif kind == NAMED:
+            user = self.by_name.get(credential)
         elif kind == MAC and credential in self._by_token:
             return f"{self._by_token[credential].name}/{credential}"
         if user is None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -195,6 +195,20 @@ class UdpOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         at_least(1, "Maximum number of publishers and subscribers that use the extended protocol at the same time."),
     ] = 1000
+    plain: Annotated[
+        Literal["auto", "true", "false"],
+        described(
+            "Whether plain packets are answered. They can't prove who has sent them. `auto`: only if the gateway "
+            "listens on loopback."
+        ),
+    ] = "auto"
+    plain_user: Annotated[
+        str,
+        described(
+            "User who does what plain packets ask for, if the broker has users: whoever reaches the gateway has the "
+            "rights of this user. Empty: plain packets are refused then."
+        ),
+    ] = ""
 
     def __post_init__(self) -> None:
         """Raise SettingInvalid for an invalid name."""

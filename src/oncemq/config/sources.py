@@ -280,6 +280,8 @@ def convert(setting: Setting, value: Any, source: str, typed: bool = False) -> A
             parsed = split_addresses(msgspec.convert(texts, plain))
         elif plain in (int, float) and isinstance(value, str):
             parsed = parse_quantity(value, setting.unit)
+        elif typing.get_origin(plain) is Literal and isinstance(value, bool):
+            parsed = str(value).lower()
         return msgspec.convert(parsed, setting.kind, strict=typed)
     except ValueError:  # A ValidationError is one.
         shown = "…" if setting.field == "journal" and not _is_harmless(value) else repr(value)

@@ -175,7 +175,7 @@ def test_a_peer_that_leaves_or_moves_makes_room_for_others_of_its_source(
         publishers = [opened.enter_context(closing(Publisher(gateway.address, f"mover {n}"))) for n in range(16)]
         assert not is_accepted()
         publishers.pop().close()
-        wait_until(lambda: len(server) == 15, "it has left")
+        wait_until(lambda: len(server.peers) == 15, "it has left")
         assert [is_accepted(), is_accepted()] == [True, False]
         mover = publishers.pop()
         mover.socket.close()
@@ -186,7 +186,7 @@ def test_a_peer_that_leaves_or_moves_makes_room_for_others_of_its_source(
         mover.put("moving", b"1", create=True)
         mover.flush()
         assert [is_accepted(), is_accepted()] == [True, False]
-    assert not server._source_counts
+    assert not server.peers._source_counts
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -201,7 +201,7 @@ def test_a_delivery_that_is_cancelled_when_an_ack_arrives_ends(
     try:
         with closing(Subscriber(gateway.address, topic, "slow", position=FROM_THE_EARLIEST)):
             wait_until(lambda: gateway.counter("messages_out") == WINDOW, "the window is full")
-            [delivery] = gateway.gateway._extended._by_epoch.values()
+            [delivery] = gateway.gateway._extended.peers
             assert isinstance(delivery, Delivery)
 
             async def cancel() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -50,7 +51,9 @@ def test_a_packet_without_a_place_is_dropped_before_it_is_parsed(monkeypatch: py
 
     async def visit() -> None:
         shared = _context()
-        PlainServer(shared, cast("Any", None)).receive(b"1 orders x", _GREEDY)
+        PlainServer(shared, cast("Any", SimpleNamespace(refusal=lambda: None)), cast("Any", None)).receive(
+            b"1 orders x", _GREEDY
+        )
         assert shared.counters["dropped_busy"] == 1
 
     asyncio.run(visit())

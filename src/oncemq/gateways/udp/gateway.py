@@ -11,10 +11,14 @@ from collections.abc import Callable, Sequence
 
 from oncemq.gateways.link import Link
 from oncemq.gateways.tasks import keep_running
+from oncemq.gateways.udp.callers import Callers
 from oncemq.gateways.udp.context import UdpContext, clock_ms, log
 from oncemq.gateways.udp.endpoint import Endpoint
+from oncemq.gateways.udp.extended.authenticator import Authenticator
+from oncemq.gateways.udp.extended.macs import has_mac
 from oncemq.gateways.udp.extended.packets import is_extended
 from oncemq.gateways.udp.extended.server import ExtendedServer
+from oncemq.gateways.udp.plain.access import PlainAccess
 from oncemq.gateways.udp.plain.feeds import Feeds
 from oncemq.gateways.udp.plain.server import PlainServer
 from oncemq.gateways.udp.rates import Rates
@@ -26,6 +30,7 @@ _SWEEP_S = 1.0
 _LOG_S = 60.0
 _DRAIN_S = 1.0
 _PAUSE_S = 0.2
+_REFUSED_PAUSE_S = 60.0
 
 
 class UdpGateway:
@@ -53,9 +58,12 @@ class UdpGateway:
         )
         self._rates = Rates(settings.source_packets_per_s, settings.packets_per_s, clock_ms())
         self._context = UdpContext(self._link, self._endpoint, settings)
-        self._feeds = Feeds(self._context)
-        self._plain = PlainServer(self._context, self._feeds)
-        self._extended = ExtendedServer(self._context)
+        self._callers = Callers(self._context)
+        access = PlainAccess(self._context, self._callers)
+        self._feeds = Feeds(self._context, access)
+        self._plain = PlainServer(self._context, access, self._feeds)
+        self._extended = ExtendedServer(self._context, self._callers)
+        self._authenticator = Authenticator(self._context, self._callers, self._extended)
         self._endpoint.start(self._receive, self._unreachable, self._fail)
         for work, name in ((self._load, "loading plain subscribers"), (self._maintain, "datagram maintenance")):
             self._context.run_in_background(keep_running(work, name), name)
@@ -91,14 +99,27 @@ class UdpGateway:
             counters["dropped_rate"] += 1
         elif len(packet) > self._settings.packet_bytes_max:
             counters["oversized"] += 1
-            if is_extended(packet):
-                self._extended.receive(packet, address, is_cut=True)
-            else:
-                self._plain.receive_oversized(address, len(packet))
+            self._dispatch_oversized(packet, address)
         elif is_extended(packet):
-            self._extended.receive(packet, address)
+            self._dispatch_open(packet, address)
+        elif has_mac(packet):
+            self._authenticator.receive(packet, address)
         else:
             self._plain.receive(packet, address)
+
+    def _dispatch_oversized(self, packet: bytes, address: Address) -> None:
+        if is_extended(packet):
+            self._dispatch_open(packet, address, is_cut=True)
+        elif not has_mac(packet):
+            # The MAC at the end of a packet that is too long is not read.
+            self._plain.receive_oversized(address, len(packet))
+
+    def _dispatch_open(self, packet: bytes, address: Address, *, is_cut: bool = False) -> None:
+        self._callers.check_users()
+        if self._callers.is_open:
+            self._extended.receive(packet, address, is_cut=is_cut)
+        else:
+            self._authenticator.refuse_open(packet, address)
 
     def _unreachable(self, address: Address) -> None:
         self._context.counters["unreachable"] += 1
@@ -112,9 +133,18 @@ class UdpGateway:
     # In the background.
 
     async def _load(self) -> None:
+        if not self._settings.serves_plain:
+            return
         while True:
             try:
+                await self._callers.ask_for_users()
                 await self._feeds.load()
+            except (errors.Unauthenticated, errors.Forbidden):
+                # Plain packets are refused. That may change.
+                if self._settings.plain_user:
+                    await asyncio.sleep(_REFUSED_PAUSE_S)
+                else:
+                    await self._callers.wait_until_open()
             except errors.OnceMQError as error:
                 log.warning("the plain subscribers can't be loaded yet: %s", error)
                 await asyncio.sleep(_PAUSE_S)

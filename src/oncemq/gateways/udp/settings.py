@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oncemq.client.gateway_api import NO_CREDENTIALS, Credentials
+from oncemq.config.addresses import is_loopback
 from oncemq.config.gateways import UdpOptions
 
 DEFAULT_ADDRESS = "127.0.0.1:5560"
@@ -37,6 +38,10 @@ HELD_BYTES_MAX = 32 * 1024 * 1024
 HELD_BYTES_FREE = 128 * 1024
 #: Deliveries that fetch stored messages at a time.
 FETCHES_MAX = 8
+#: Wrong MACs, and access tokens to look up at the broker, of one source per second. Further hellos are dropped.
+FAILURES_PER_S = 10
+#: Answers per second, all together, that tell a peer that it is not authenticated. They help people, not programs.
+HINTS_PER_S = 20
 
 
 class UdpSettings(UdpOptions, frozen=True, kw_only=True):
@@ -55,6 +60,11 @@ class UdpSettings(UdpOptions, frozen=True, kw_only=True):
         return max(16, self.peers_max // 4)
 
     @property
+    def user_peers_max(self) -> int:
+        """Maximum number of extended peers of one user, so that other users find a place."""
+        return max(16, self.peers_max * 3 // 4)
+
+    @property
     def source_subscriptions_max(self) -> int:
         """Maximum number of plain subscriptions of one source."""
         return max(16, self.plain_subscriptions_max // 4)
@@ -63,6 +73,11 @@ class UdpSettings(UdpOptions, frozen=True, kw_only=True):
     def feed_name(self) -> str:
         """The name of the subscriber that all plain subscribers share."""
         return f"{self.name}/plain"
+
+    @property
+    def serves_plain(self) -> bool:
+        """Whether plain packets are answered here."""
+        return self.plain == "true" or (self.plain == "auto" and is_loopback(self.host))
 
     @property
     def host(self) -> str:

@@ -243,17 +243,18 @@ class Health(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="health
 
 
 #: Kinds of credentials: a token; the id of a token that a MAC was made with; the public key of a CURVE client, as text;
-#: nothing.
+#: the name of a user, whom a setting of the gateway names for callers without credentials; nothing.
 TOKEN = "token"
 MAC = "mac"
 CURVE = "curve"
+NAMED = "named"
 NO_CREDENTIAL = "none"
 
 
 class Login(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="login"):
     """Only from a gateway: find the user of a credential that a caller of the gateway has presented."""
 
-    #: TOKEN, MAC, CURVE or NO_CREDENTIAL.
+    #: TOKEN, MAC, CURVE, NAMED or NO_CREDENTIAL.
     kind: str
     credential: str = ""
     #: The caller's address without its port: failed attempts are limited per address.

@@ -16,6 +16,7 @@ from oncemq.gateways.batches import iterate_values, verified_batches
 from oncemq.gateways.subscription import OpenSubscription
 from oncemq.gateways.udp.context import FAILED, UdpContext, clock_ms, log
 from oncemq.gateways.udp.extended import packets
+from oncemq.gateways.udp.extended.channel import Channel
 from oncemq.gateways.udp.extended.send_window import SendWindow
 from oncemq.gateways.udp.settings import WINDOW, WINDOW_BYTES
 from oncemq.gateways.udp.tokens import Address
@@ -37,6 +38,8 @@ class Delivery:
     def __init__(
         self,
         context: UdpContext,
+        channel: Channel,
+        identity: tuple[str, ...],
         hello: packets.Hello,
         subscription: OpenSubscription,
         address: Address,
@@ -44,7 +47,8 @@ class Delivery:
     ) -> None:
         self.topic = hello.topic
         self.subscriber = hello.name
-        self.identity = (hello.topic, hello.name)
+        self.identity = identity
+        self.channel = channel
         self.nonce = hello.nonce
         self.epoch = subscription.epoch
         self.topic_id = subscription.topic_id
@@ -108,7 +112,7 @@ class Delivery:
     # To the subscriber.
 
     def _send(self, packet: bytes) -> None:
-        self._context.send(packet, self.address)
+        self._context.send(self.channel.seal(packet), self.address)
 
     async def _run(self) -> None:
         position = self._upto
@@ -167,7 +171,7 @@ class Delivery:
     def _send_message(self, offset: int, value: bytes) -> None:
         if offset < self._upto:
             return
-        size = packets.MESSAGE_HEAD_BYTES + len(value)
+        size = packets.MESSAGE_HEAD_BYTES + len(value) + self.channel.overhead_bytes
         if size > self._context.settings.packet_bytes_max:
             self._context.counters["messages_too_large"] += 1
             packet = packets.too_large(self.nonce, self._first, offset, len(value))

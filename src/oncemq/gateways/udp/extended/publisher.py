@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 from oncemq.client.gateway_api import make_put
+from oncemq.gateways.link import Link
 from oncemq.gateways.udp.context import FAILED, UdpContext, clock_ms
 from oncemq.gateways.udp.extended import packets
+from oncemq.gateways.udp.extended.channel import Channel
 from oncemq.gateways.udp.extended.put_order import PutOrder
 from oncemq.gateways.udp.settings import WINDOW
 from oncemq.gateways.udp.tokens import Address
@@ -16,25 +18,32 @@ from oncemq.protocol.commands import Numbered, Operation, Void
 from oncemq.protocol.names import refuse_topic_name
 from oncemq.protocol.replies import HelloReply, PutReply, Refusal, Reply, Verdict
 
+#: The publisher is not the owner of its session any more, or its access token was removed.
+_LOST = (errors.Fenced, errors.SessionUnknown, errors.Unauthenticated)
+
 
 class Publisher:
     def __init__(
         self,
         context: UdpContext,
-        identity: tuple[str],
+        link: Link,
+        channel: Channel,
+        identity: tuple[str, ...],
         hello: packets.Hello,
         session: HelloReply,
         address: Address,
         on_end: Callable[[Publisher], None],
     ) -> None:
         self.identity = identity
-        [self.session] = identity
+        _, self.session = identity
+        self.channel = channel
         self.topic_id = 0
         self.nonce = hello.nonce
         self.epoch = session.epoch
         self.address = address
         self.heard_ms = clock_ms()
         self._context = context
+        self._link = link
         self._on_end = on_end
         answers = [_answer_of(number, verdict) for number, verdict in session.verdicts]
         self._order = PutOrder(WINDOW, session.last_number, answers, context.waiting_bytes)
@@ -64,7 +73,7 @@ class Publisher:
             )
 
     def _send(self, packet: bytes) -> None:
-        self._context.send(packet, self.address)
+        self._context.send(self.channel.seal(packet), self.address)
 
     async def _store(self) -> None:
         while run := self._order.begin_run():
@@ -84,7 +93,7 @@ class Publisher:
         if refusal is not None:
             raise errors.NameInvalid(refusal.text)
         operation, payload = make_put(put.topic, put.creates, [put.content])
-        return (await self._context.link.ask(self._numbered(put.number, operation), payload))[0]
+        return (await self._link.ask(self._numbered(put.number, operation), payload))[0]
 
     def _numbered(self, number: int, operation: Operation) -> Numbered:
         # A publisher sends a number only when all numbers more than a window below it are answered.
@@ -94,7 +103,7 @@ class Publisher:
         """Answer a put. False: the puts after it can't be answered now."""
         if isinstance(result, errors.Gap):
             return False
-        if isinstance(result, errors.Fenced | errors.SessionUnknown):
+        if isinstance(result, _LOST):
             self._refuse(result)
             return False
         if isinstance(result, errors.Refused):
@@ -115,7 +124,7 @@ class Publisher:
     async def _use_number(self, number: int) -> bool:
         """Give a number an outcome: a put that was refused before it reached the broker has none yet."""
         try:
-            await self._context.link.ask(self._numbered(number, Void()))
+            await self._link.ask(self._numbered(number, Void()))
         except errors.Refused:
             return True
         except errors.OnceMQError:

@@ -11,10 +11,12 @@ from collections.abc import Callable
 
 from oncemq.client.gateway_api import Loss, loss_of
 from oncemq.gateways.batches import iterate_values, verified_batches
+from oncemq.gateways.link import Link
 from oncemq.gateways.subscription import OpenSubscription, subscribe_and_open
 from oncemq.gateways.tasks import cancel, start_awaited
 from oncemq.gateways.udp.context import UdpContext, clock_ms, log
 from oncemq.gateways.udp.plain import packets
+from oncemq.gateways.udp.plain.access import PlainAccess
 from oncemq.gateways.udp.tokens import Address
 from oncemq.protocol import errors
 from oncemq.protocol.commands import START_NEW, Read
@@ -23,8 +25,9 @@ from oncemq.protocol.replies import GetReply
 _GET_BYTES = 256 * 1024
 #: How long a new subscriber waits until the subscription is open.
 _OPEN_S = 5.0
-#: Pause after an error.
+#: Pause after an error, and after one that lasts until somebody changes rights.
 _PAUSE_S = 0.2
+_FORBIDDEN_PAUSE_S = 5.0
 #: Messages that are sent in one turn of the event loop.
 _MESSAGES_PER_TURN = 32
 #: Plain packets can't report these.
@@ -33,7 +36,12 @@ _SKIPPED = (errors.Malformed, errors.Unsupported)
 
 class Feed:
     def __init__(
-        self, context: UdpContext, topic: str, on_gone: Callable[[Feed], None], on_tired: Callable[[Address], None]
+        self,
+        context: UdpContext,
+        access: PlainAccess,
+        topic: str,
+        on_gone: Callable[[Feed], None],
+        on_tired: Callable[[Address], None],
     ) -> None:
         """`on_gone`: the topic was deleted. `on_tired`: an address got too many messages without sending a packet."""
         self.topic = topic
@@ -46,6 +54,7 @@ class Feed:
         #: How many hold the lock or wait for it.
         self.users = 0
         self._context = context
+        self._access = access
         self._on_gone = on_gone
         self._on_tired = on_tired
         self._is_open = asyncio.Event()
@@ -94,15 +103,17 @@ class Feed:
                 # The broker is unreachable, or the subscription was moved or deleted. The addresses are still
                 # subscribed, so it is opened again.
                 log.debug("feed of '%s': %s", self.topic, error)
-                await asyncio.sleep(_PAUSE_S)
+                self._access.note(error)
+                is_forbidden = isinstance(error, errors.Unauthenticated | errors.Forbidden)
+                await asyncio.sleep(_FORBIDDEN_PAUSE_S if is_forbidden else _PAUSE_S)
             except Exception as error:
                 self._context.report_failure("a feed of plain packets", error)
                 await asyncio.sleep(_PAUSE_S)
 
     async def _open(self) -> OpenSubscription:
-        context = self._context
-        self._check_topic((await find_topic_end(context, self.topic)).topic_id)
-        opened, _ = await subscribe_and_open(context.link, self.topic, context.settings.feed_name, START_NEW)
+        link = await self._access.link()
+        self._check_topic((await find_topic_end(link, self.topic)).topic_id)
+        opened, _ = await subscribe_and_open(link, self.topic, self._context.settings.feed_name, START_NEW)
         self._check_topic(opened.topic_id)
         return opened
 
@@ -141,6 +152,6 @@ class Feed:
         log.debug("message published to subscribers of '%s'", self.topic)
 
 
-async def find_topic_end(context: UdpContext, topic: str) -> GetReply:
+async def find_topic_end(link: Link, topic: str) -> GetReply:
     """Return the topic's id and its next offset. Raises TopicUnknown."""
-    return await context.link.query(Read(topic, START_NEW, 1), GetReply)
+    return await link.query(Read(topic, START_NEW, 1), GetReply)

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from oncemq.gateways.registry import iterate_entries
 from oncemq.gateways.subscription import unsubscribe
 from oncemq.gateways.udp.context import UdpContext, clock_ms, log
+from oncemq.gateways.udp.plain.access import PlainAccess
 from oncemq.gateways.udp.plain.feed import Feed, find_topic_end
 from oncemq.gateways.udp.tokens import Address, source_of
 from oncemq.protocol import errors
@@ -34,8 +35,9 @@ def split_key(key: str) -> tuple[Address, str]:
 
 
 class Feeds:
-    def __init__(self, context: UdpContext) -> None:
+    def __init__(self, context: UdpContext, access: PlainAccess) -> None:
         self._context = context
+        self._access = access
         self._feeds: dict[str, Feed] = {}
         self._count = 0
         self._source_counts: Counter[str] = Counter()
@@ -43,8 +45,8 @@ class Feeds:
         self._leaving: set[Address] = set()
 
     async def load(self) -> None:
-        """Load the subscribers from before a restart. Raises BrokerAway."""
-        async for entry in iterate_entries(self._context.link, self._context.settings.name):
+        """Load the subscribers from before a restart. Raises BrokerAway and others."""
+        async for entry in iterate_entries(await self._access.link(), self._context.settings.name):
             self._restore(entry)
         for feed in self._feeds.values():
             feed.start()
@@ -67,7 +69,7 @@ class Feeds:
     def _feed(self, topic: str) -> Feed:
         feed = self._feeds.get(topic)
         if feed is None:
-            feed = self._feeds[topic] = Feed(self._context, topic, self._topic_gone, self.delete_address)
+            feed = self._feeds[topic] = Feed(self._context, self._access, topic, self._topic_gone, self.delete_address)
         return feed
 
     def _add(self, feed: Feed, address: Address, first: int) -> None:
@@ -116,7 +118,8 @@ class Feeds:
             raise errors.LimitReached(
                 f"the limit of {settings.source_subscriptions_max} plain subscriptions per source is reached"
             )
-        found = await find_topic_end(self._context, feed.topic)
+        link = await self._access.link()
+        found = await find_topic_end(link, feed.topic)
         if not feed.addresses:
             feed.topic_id = found.topic_id
         elif feed.topic_id != found.topic_id:
@@ -125,7 +128,7 @@ class Feeds:
             raise errors.BrokerAway(f"'{feed.topic}' was created again just now")
         first = found.end_offset
         entry = RegistrySet(settings.name, key_of(address, feed.topic), b"%d %d" % (feed.topic_id, first))
-        await self._context.link.operate(entry)
+        await link.operate(entry)
         self._add(feed, address, first)
         log.info("new subscriber to topic '%s': %s:%d", feed.topic, *address)
 
@@ -133,7 +136,7 @@ class Feeds:
         """Unsubscribe an address. Raises NotSubscribed, TopicUnknown, BrokerAway."""
         async with self._locked(topic) as feed:
             if address not in feed.addresses:
-                await find_topic_end(self._context, topic)
+                await find_topic_end(await self._access.link(), topic)
                 raise errors.NotSubscribed(topic)
             if len(feed.addresses) == 1:
                 await self._end(feed)
@@ -143,14 +146,15 @@ class Feeds:
         """Stop a feed and delete its subscription."""
         await feed.stop()
         try:
-            await unsubscribe(self._context.link, feed.topic, self._context.settings.feed_name)
+            await unsubscribe(await self._access.link(), feed.topic, self._context.settings.feed_name)
         except errors.OnceMQError:
             feed.start()
             raise
 
     async def _remove(self, feed: Feed, address: Address) -> None:
         settings = self._context.settings
-        await self._context.link.operate(RegistrySet(settings.name, key_of(address, feed.topic), None))
+        link = await self._access.link()
+        await link.operate(RegistrySet(settings.name, key_of(address, feed.topic), None))
         self._discard(feed, address)
         if not any(address in other.addresses for other in self._feeds.values()):
             self._context.peers.remove(address)

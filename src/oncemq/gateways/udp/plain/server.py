@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from oncemq.gateways.udp.context import FAILED, UdpContext, clock_ms, log
 from oncemq.gateways.udp.plain import packets
+from oncemq.gateways.udp.plain.access import PlainAccess
 from oncemq.gateways.udp.plain.feeds import Feeds
 from oncemq.gateways.udp.plain.packets import format_error
-from oncemq.gateways.udp.settings import LIST_BYTES_MAX
+from oncemq.gateways.udp.rates import Bucket
+from oncemq.gateways.udp.settings import HINTS_PER_S, LIST_BYTES_MAX
 from oncemq.gateways.udp.tokens import Address
 from oncemq.protocol import errors
 from oncemq.protocol.commands import CreateTopic, Topics
@@ -17,14 +19,20 @@ _LIST_TOPICS = LIST_BYTES_MAX // 3
 
 
 class PlainServer:
-    def __init__(self, context: UdpContext, feeds: Feeds) -> None:
+    def __init__(self, context: UdpContext, access: PlainAccess, feeds: Feeds) -> None:
         self._context = context
+        self._access = access
         self._feeds = feeds
+        self._hints = Bucket(HINTS_PER_S, clock_ms())
         #: The subscribers are loaded: only then it is known who is not subscribed.
         self.is_ready = False
 
     def receive(self, packet: bytes, address: Address) -> None:
         context, size = self._context, len(packet)
+        refusal = self._access.refusal()
+        if refusal is not None:
+            self._refuse(packet, address, refusal)
+            return
         context.peers.note_heard(clock_ms(), address)
         if context.is_busy(address, size):
             context.counters["dropped_busy"] += 1
@@ -45,8 +53,21 @@ class PlainServer:
         told = format_error(FAILED)
         context.run_for_packet(work, "a plain packet", lambda _: self._reply(address, size, told), address, size)
 
+    def _refuse(self, packet: bytes, address: Address, error: errors.Refused) -> None:
+        """Drop a packet that nobody may send. The answer is for people: it is not longer, and not sent often."""
+        context, now_ms = self._context, clock_ms()
+        context.counters["unauthenticated"] += 1
+        is_validated = context.peers.is_validated(now_ms, address)
+        text = format_error(error) if is_validated else f"Error {error.code}"
+        is_short = is_validated or len(text) <= len(packet)
+        if is_short and not packet.startswith(packets.ERROR) and self._hints.take(now_ms):
+            context.send_short(text.encode(), address)
+
     def receive_oversized(self, address: Address, size: int) -> None:
         """Refuse a packet that is too long."""
+        if self._access.refusal() is not None:
+            self._context.counters["unauthenticated"] += 1
+            return
         limit = self._context.settings.packet_bytes_max
         self._reply(address, size, format_error(errors.TooLarge(f"a packet may have at most {limit} bytes")))
 
@@ -57,6 +78,7 @@ class PlainServer:
             # No reply: the client repeats its packet.
             raise
         except errors.OnceMQError as error:
+            self._access.note(error)
             text = format_error(error)
         self._reply(address, size, text)
 
@@ -73,13 +95,14 @@ class PlainServer:
         if request.content is None:
             await self._create(request.topic)
         else:
-            await self._context.link.put(request.topic, request.content, create=True)
+            link = await self._access.link()
+            await link.put(request.topic, request.content, create=True)
             self._context.counters["messages_in"] += 1
         return packets.ACKNOWLEDGED
 
     async def _create(self, topic: str) -> None:
         try:
-            made = await self._context.link.call(CreateTopic(topic), TopicReply)
+            made = await (await self._access.link()).call(CreateTopic(topic), TopicReply)
         except errors.TopicExists:
             # It exists with other settings, which is fine.
             return
@@ -103,7 +126,8 @@ class PlainServer:
         return packets.UNSUBSCRIBED
 
     async def _list(self, after: str, address: Address, size: int) -> str:
-        reply = await self._context.link.query(Topics(after, _LIST_TOPICS), TopicsReply)
+        link = await self._access.link()
+        reply = await link.query(Topics(after, _LIST_TOPICS), TopicsReply)
         bytes_max = self._context.peers.reply_bytes_max(clock_ms(), address, size, LIST_BYTES_MAX)
         return packets.format_list([topic.name for topic in reply.topics], not reply.after, bytes_max)
 
