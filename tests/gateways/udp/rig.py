@@ -53,14 +53,17 @@ class GatewayThread:
         urls: Sequence[str],
         *,
         make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+        is_plain: bool = True,
         **changes: Any,
     ) -> None:
+        """`is_plain`: plain packets are served."""
         self.settings = settings_for_tests(**changes)
         self.address: Address = (self.settings.host, self.settings.port)
         self.gateway = UdpGateway(urls, self.settings)
         self._thread = LoopThread(make_loop)
         self._thread.call(self.gateway.start())
-        wait_until(lambda: self.gateway._plain.is_ready, "the registry is read")
+        if is_plain:
+            wait_until(lambda: self.gateway._plain.is_ready, "the registry is read")
 
     def counter(self, name: str) -> int:
         return self.gateway.counters().get(name, 0)

@@ -37,11 +37,12 @@ class _GatewaysOnly(Listeners):
 
 
 class BrokerWithUsers:
-    def __init__(self, folder: Path) -> None:
-        """`auth.toml` in the folder has the users."""
+    def __init__(self, folder: Path, *, has_users: bool = True) -> None:
+        """`auth.toml` in the folder has the users: from now on, or from the first `reload` on."""
         self.path = folder / "auth.toml"
         self.tokens = {name: [new_token()] for name in RULES}
-        self._write()
+        if has_users:
+            self._write()
         settings = ServeSettings(listen=("oncemq://127.0.0.1:0",))
         self._network = _GatewaysOnly(settings)
         self._network.caller = f"gate/{token_id(self.tokens['gate'][0])}"

@@ -23,8 +23,7 @@ class ReplayWindow:
             self._seen = (self._seen << ahead | 1) & _MASK if ahead < WINDOW_PACKETS else 1
             self._highest = counter
             return True
-        bit = 1 << -ahead
-        if counter < 1 or -ahead >= WINDOW_PACKETS or self._seen & bit:
+        if counter < 1 or -ahead >= WINDOW_PACKETS or self._seen >> -ahead & 1:
             return False
-        self._seen |= bit
+        self._seen |= 1 << -ahead
         return True
