@@ -98,7 +98,7 @@ simulate: $(READY) ## Simulate SEEDS schedules of faults (SEEDS=10000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS)
 
 fuzz: $(READY) ## Send INPUTS of nonsense to the stream listener and to each of the text, push and datagram gateways (INPUTS=100000, SEED=7)
-	for module in net.stream_fuzz gateways.text.fuzz gateways.udp.fuzz gateways.push.fuzz; do \
+	for module in net.stream_fuzz gateways.text.fuzz gateways.udp.fuzz gateways.udp.mac_fuzz gateways.push.fuzz; do \
 	  $(BIN)/python -m tests.$$module --inputs $(INPUTS) $(if $(SEED),--seed $(SEED)) || exit 1; \
 	done
 

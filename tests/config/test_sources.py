@@ -240,6 +240,18 @@ def test_a_gateway_has_a_section_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "variable", "value"),
+    [("plain = true", "", "true"), ('plain = "auto"', "", "auto"), ("plain = true", "false", "false"), ("", "", "auto")],
+)
+def test_a_setting_may_be_automatic_true_or_false(line: str, variable: str, value: str) -> None:
+    write_file(f"[udp]\n{line}\n")
+    settings = sources.load_serve({}, {"ONCEMQ_UDP_PLAIN": variable} if variable else {})
+    assert settings.udp_options.plain == value
+    with pytest.raises(SettingInvalid, match="must be auto or true or false"):
+        sources.load_serve({"udp_plain": "perhaps"}, {})
+
+
+@pytest.mark.parametrize(
     ("flags", "words"),
     [
         ({"push_name": "a/b"}, "no '/'"),

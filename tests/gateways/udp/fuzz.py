@@ -1,5 +1,7 @@
 """Invalid packets for a gateway in a process of its own: it continues to answer, and its memory does not grow.
 
+mac_fuzz.py does the same with MACs.
+
 python -m tests.gateways.udp.fuzz [--inputs 1000000] [--seed 1]
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Sequence
 
 from tests.fuzz_campaign import main
 from tests.gateways.udp.rig import GatewayProcess, PlainClient
@@ -49,30 +52,39 @@ class Packets:
 
     def _extended(self) -> bytes:
         chance = self._chance
-        kind = chance.choice((1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 0x82))
-        number = chance.choice((0, 1, 1, 2, 2, 3, 3, 10, 2**63 - 1, 2**64 - 1))
-        epoch = chance.choice((0, 0, *range(1, 30), 2**63))
-        topic = chance.choice((b"a", b"b", b"zz", b"", b"#"))
-        role, position = chance.choice((0, 1, 1, 2, 2, 2, 3)), chance.choice((-1, -2, 0, 5, 2**62))
-        hello = struct.pack(">BQQQq", role, chance.randrange(20), epoch, chance.choice((0, 0, 1)), position)
-        bodies = {
-            1: hello + b"\x01n" + bytes([len(topic)]) + topic,
-            2: struct.pack(">QQBB", epoch, number, chance.randrange(4), len(topic)) + topic + b"content",
-            3: struct.pack(">QQQ", epoch, number, chance.getrandbits(64)),
-            4: struct.pack(">QB", epoch, chance.randrange(2)),
-        }
-        head = struct.pack(">BBQ", 0xF1, kind, chance.choice(self.tokens))
-        packet = head + bodies.get(kind, chance.randbytes(chance.randrange(30)))
+        packet = extended(chance, chance.choice(self.tokens), chance.randrange(20), (0, 0, *range(1, 30), 2**63))
         return packet if chance.random() < 0.7 else self._mutate(packet)
 
     def _mutate(self, packet: bytes) -> bytes:
-        chance, data = self._chance, bytearray(packet)
-        for _ in range(chance.randrange(1, 4)):
-            if not data or chance.random() < 0.3:
-                data = data[: chance.randrange(len(data) + 1)] + chance.randbytes(chance.randrange(4))
-            else:
-                data[chance.randrange(len(data))] = chance.randrange(256)
-        return bytes(data)
+        return mutate(self._chance, packet)
+
+
+def extended(chance: random.Random, token: int, nonce: int, epochs: Sequence[int], last_number: int = 0) -> bytes:
+    """Return an extended packet, with one of these epochs. Most of them are valid."""
+    kind = chance.choice((1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 0x82))
+    number = chance.choice((0, *(last_number + next for next in (1, 1, 2, 2, 3, 3, 10)), 2**63 - 1, 2**64 - 1))
+    epoch = chance.choice(epochs)
+    topic = chance.choice((b"a", b"b", b"zz", b"", b"#"))
+    role, position = chance.choice((0, 1, 1, 2, 2, 2, 3)), chance.choice((-1, -2, 0, 5, 2**62))
+    hello = struct.pack(">BQQQq", role, nonce, epoch, chance.choice((0, 0, 1)), position)
+    bodies = {
+        1: hello + b"\x01n" + bytes([len(topic)]) + topic,
+        2: struct.pack(">QQBB", epoch, number, chance.randrange(4), len(topic)) + topic + b"content",
+        3: struct.pack(">QQQ", epoch, number, chance.getrandbits(64)),
+        4: struct.pack(">QB", epoch, chance.randrange(2)),
+    }
+    return struct.pack(">BBQ", 0xF1, kind, token) + bodies.get(kind, chance.randbytes(chance.randrange(30)))
+
+
+def mutate(chance: random.Random, packet: bytes) -> bytes:
+    """Return a packet with a few changes."""
+    data = bytearray(packet)
+    for _ in range(chance.randrange(1, 4)):
+        if not data or chance.random() < 0.3:
+            data = data[: chance.randrange(len(data) + 1)] + chance.randbytes(chance.randrange(4))
+        else:
+            data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(data)
 
 
 class Fuzz:

@@ -48,6 +48,7 @@ _METAVARS = {
     "keys": "DIR",
     "journal": "URL",
     "name": "NAME",
+    "plain_user": "USER",
     **dict.fromkeys(GATEWAY_ADDRESSES, "[HOST:PORT]"),
 }
 _METAVARS_OF_UNITS = {"bytes": "SIZE", "milliseconds": "TIME"}

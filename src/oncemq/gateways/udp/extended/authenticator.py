@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 
 from oncemq.gateways.udp.callers import Callers, Known
-from oncemq.gateways.udp.context import UdpContext, clock_ms
+from oncemq.gateways.udp.context import UdpContext, clock_ms, log
 from oncemq.gateways.udp.extended import macs, packets
 from oncemq.gateways.udp.extended.channel import MacChannel
 from oncemq.gateways.udp.extended.server import ExtendedServer
@@ -43,6 +43,7 @@ class Authenticator:
         self._tokens = OneTimeTokens()
         self._failures = Failures(FAILURES_PER_S)
         self._hints = Bucket(HINTS_PER_S, clock_ms())
+        self._warnings = Bucket(1, clock_ms())
 
     def refuse_open(self, packet: bytes, address: Address) -> None:
         """Drop a packet without a MAC: the broker has users."""
@@ -94,6 +95,9 @@ class Authenticator:
         if not channel.is_genuine(envelope, packet) or known.caller is None:
             self._context.counters["unverified"] += 1
             self._failures.note(clock_ms(), address)
+            if self._warnings.take(clock_ms()):
+                why = "its MAC is wrong" if known.caller is not None else "nobody has this token"
+                log.warning("a hello from %s with the token id %r is dropped: %s", address[0], _id_of(envelope), why)
             self._hint(nonce, len(packet), address, errors.Unauthenticated.code)
             return
         self._note_genuine(address)
