@@ -241,7 +241,12 @@ def test_a_gateway_has_a_section_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("line", "variable", "value"),
-    [("plain = true", "", "true"), ('plain = "auto"', "", "auto"), ("plain = true", "false", "false"), ("", "", "auto")],
+    [
+        ("plain = true", "", "true"),
+        ('plain = "auto"', "", "auto"),
+        ("plain = true", "false", "false"),
+        ("", "", "auto"),
+    ],
 )
 def test_a_setting_may_be_automatic_true_or_false(line: str, variable: str, value: str) -> None:
     write_file(f"[udp]\n{line}\n")
