@@ -273,9 +273,17 @@ def list_registry(state: State, command: commands.RegistryList, caller: Caller |
             command.limit,
             entries.__getitem__,
             lambda entry: _ENTRY_BYTES + len(entry.key) + len(entry.value),
-            _owned_by(state, commands.ENTRY, command.namespace, caller),
+            _entries_of(state, command.namespace, caller),
         )
     )
+
+
+def _entries_of(state: State, namespace: str, caller: Caller | None) -> Callable[[str], bool] | None:
+    """Like `_owned_by`, but entries from before there were users are seen by the first user who needs them, too. Only
+    gateways list the registry."""
+    if caller is None or caller.is_viewer:
+        return None
+    return lambda key: state.owners.get(commands.ENTRY, namespace, key) in ("", caller.user)
 
 
 #: Lists that depend on who asks.
