@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import runpy
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from examples.datagrams.peers import Subscriber
 
 from oncemq.testing.broker_process import BrokerProcess
 from tests.gateways.udp.rig import GatewayProcess, GatewayThread
+from tests.gateways.udp.users import BrokerWithUsers
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "datagrams"
 
@@ -27,9 +31,10 @@ def gateway(oncemq_broker: BrokerProcess) -> Iterator[str]:
     process.kill()
 
 
-def run(folder: Path, name: str, *arguments: str) -> list[str]:
+def run(folder: Path, name: str, *arguments: str, environment: dict[str, str] | None = None) -> list[str]:
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    env = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -57,6 +62,31 @@ def test_a_file_is_copied_line_by_line_and_once(oncemq_broker: BrokerProcess, ga
     (tmp_path / "copy.txt").write_text("0 one\n1 tw", encoding="ascii")
     assert run(tmp_path, "append_file.py", "readings", "copy.txt", gateway) == ["2 messages"]
     assert (tmp_path / "copy.txt").read_text(encoding="ascii") == "0 one\n1 two\n2 three\n"
+
+
+def test_a_user_copies_a_file_with_an_access_token(tmp_path: Path) -> None:
+    users = BrokerWithUsers(tmp_path)
+    gateway = GatewayProcess([users.url])
+    gateway.start()
+    (tmp_path / "lines.txt").write_text("one\ntwo\n", encoding="ascii")
+    (tmp_path / "token").write_text(users.token("alice") + "\n", encoding="ascii")
+    publish = ("publish_file.py", "readings", "lines.txt", gateway.settings.listen)
+    try:
+        # The topic exists while it has a subscriber.
+        assert run(tmp_path, *publish, environment={"ONCEMQ_TOKEN": users.token("alice")})
+        with closing(Subscriber(gateway.address, "readings", "copy to copy.txt", access_token=users.token("alice"))):
+            pass
+        (tmp_path / "lines.txt").write_text("one\ntwo\nthree\n", encoding="ascii")
+        from_file = {"ONCEMQ_TOKEN_FILE": str(tmp_path / "token")}
+        assert run(tmp_path, *publish, environment=from_file) == ["2 lines were there, 1 are new"]
+        append = ("append_file.py", "readings", "copy.txt", gateway.settings.listen)
+        assert run(tmp_path, *append, environment=from_file) == ["1 messages"]
+        assert (tmp_path / "copy.txt").read_text(encoding="ascii") == "2 three\n"
+        with pytest.raises(AssertionError, match="refused: UNAUTHENTICATED"):
+            run(tmp_path, *publish)
+    finally:
+        gateway.kill()
+        users.stop()
 
 
 def test_a_file_that_is_copied_in_part_is_a_failure(

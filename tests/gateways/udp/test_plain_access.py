@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -138,3 +139,27 @@ def test_a_setting_that_names_nobody_is_an_error_of_each_packet(
         assert caplog.text.count("plain packets are refused: the broker has no user 'nobody'") == 1
     finally:
         gateway.stop()
+
+
+def test_plain_subscribers_from_before_there_were_users_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncemq.gateways.udp.callers.KNOWN_MS", 100)
+    monkeypatch.setattr("oncemq.gateways.udp.plain.feed._FORBIDDEN_PAUSE_S", 0.1)
+    users = BrokerWithUsers(tmp_path, has_users=False)
+    gateway = GatewayThread([users.url], plain_user="visitor")
+    client, other = PlainClient(gateway.address), PlainClient(gateway.address)
+    try:
+        assert client.ask("1 public.old") == "Acknowledged!"
+        assert client.ask("2 public.old") == "Subscribed to public.old!"
+        users.reload()
+        wait_until(lambda: other.ask("1 public.old first") == "Acknowledged!", "the user logs in")
+        assert client.receive() == b"public.old: first"
+        gateway.stop()
+        gateway = GatewayThread([users.url], plain_user="visitor", listen=gateway.settings.listen)
+        assert other.ask("1 public.old second") == "Acknowledged!"
+        assert client.receive() == b"public.old: second"
+        assert users.broker.engine.state.owners.get("subscription", "public.old", "udp/plain") == "visitor"
+    finally:
+        client.close()
+        other.close()
+        gateway.stop()
+        users.stop()

@@ -61,6 +61,17 @@ class PlainAccess:
             raise
         return self._callers.link(reply.caller)
 
+    async def is_outdated(self, link: Link | None) -> bool:
+        """Return whether a link may not be used any more, because there are users now. For the gateway itself, their
+        topics do not exist."""
+        if link is not self._context.link:
+            return False
+        try:
+            await self._callers.ask_for_users()
+        except errors.OnceMQError:
+            return True
+        return not self._callers.is_open
+
     def note(self, error: errors.OnceMQError) -> None:
         """The broker has refused something. Its users may have changed."""
         if isinstance(error, errors.Unauthenticated | errors.Forbidden):

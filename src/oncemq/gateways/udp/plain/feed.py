@@ -55,6 +55,8 @@ class Feed:
         self.users = 0
         self._context = context
         self._access = access
+        #: The link of the last opening.
+        self._link: Link | None = None
         self._on_gone = on_gone
         self._on_tired = on_tired
         self._is_open = asyncio.Event()
@@ -98,7 +100,7 @@ class Feed:
             try:
                 await self._serve(await self._open())
             except errors.OnceMQError as error:
-                if loss_of(error) in (Loss.TOPIC_GONE, Loss.FENCED):
+                if loss_of(error) in (Loss.TOPIC_GONE, Loss.FENCED) and not await self._access.is_outdated(self._link):
                     raise
                 # The broker is unreachable, or the subscription was moved or deleted. The addresses are still
                 # subscribed, so it is opened again.
@@ -111,7 +113,7 @@ class Feed:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _open(self) -> OpenSubscription:
-        link = await self._access.link()
+        link = self._link = await self._access.link()
         self._check_topic((await find_topic_end(link, self.topic)).topic_id)
         opened, _ = await subscribe_and_open(link, self.topic, self._context.settings.feed_name, START_NEW)
         self._check_topic(opened.topic_id)
