@@ -55,6 +55,7 @@ async def _run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None
     loop.set_exception_handler(handle_loop_failure)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    loop.add_signal_handler(signal.SIGHUP, _reload, gateways)
     async with AsyncExitStack() as started:
         for gateway in gateways:
             gateway.on_failure = fail
@@ -64,6 +65,14 @@ async def _run(gateways: Sequence[Gateway], announce: Callable[[list[str]], None
         announce([address for gateway in gateways for address in gateway.addresses])
         await stopped.wait()
     return errors.OnceMQError.exit_code if failed.is_set() else 0
+
+
+def _reload(gateways: Sequence[Gateway]) -> None:
+    """Use new certificates and keys for new connections, where there are any."""
+    for gateway in gateways:
+        reload = getattr(gateway, "reload", None)
+        if reload is not None:
+            reload()
 
 
 class _FreedMemory:

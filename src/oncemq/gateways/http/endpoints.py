@@ -1,10 +1,14 @@
 """All endpoints of the HTTP gateway, and the application that serves them.
 
 To add an endpoint, declare it in a module of v1/ or queue/ with `@endpoint(ENDPOINTS, …)`: framework/endpoint.py has an
-example. A new module must be added to this list. The order is that of the OpenAPI document and of /docs.
+example. auth/http_operations.py says what it needs. A new module must be added to this list. The order is that of the
+OpenAPI document and of /docs.
 """
 
 from __future__ import annotations
+
+import asyncio
+from functools import partial
 
 from oncemq.gateways.http.docs import site
 from oncemq.gateways.http.framework.app import App
@@ -17,6 +21,7 @@ from oncemq.gateways.http.state import State
 from oncemq.gateways.http.v1 import (
     events,
     health,
+    login,
     messages,
     put,
     schemas,
@@ -37,6 +42,7 @@ ENDPOINTS: list[Endpoint] = [
     *shared.ENDPOINTS,
     *transactions.ENDPOINTS,
     *sessions.ENDPOINTS,
+    *login.ENDPOINTS,
     *health.ENDPOINTS,
     *metrics.ENDPOINTS,
     *queue_topics.ENDPOINTS,
@@ -48,4 +54,5 @@ ENDPOINTS: list[Endpoint] = [
 
 def make_app(settings: GatewaySettings) -> App:
     """Return the gateway's application: all endpoints, and the pages that describe them."""
-    return App(settings, [*ENDPOINTS, *site.endpoints(ENDPOINTS)], State)
+    make_state = partial(State, scrape_lock=asyncio.Lock())
+    return App(settings, [*ENDPOINTS, *site.endpoints(ENDPOINTS)], make_state)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from oncemq.gateways.http.connections import Connections
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.gateways.tasks import start
 from oncemq.protocol import errors
+
+if TYPE_CHECKING:
+    from oncemq.gateways.http.tls import TlsAcceptor
 
 #: Response headers that a web page may read.
 EXPOSED = (
@@ -25,6 +29,7 @@ EXPOSED = (
     "OnceMQ-Headers",
     "OnceMQ-Idempotency-Key",
     "Retry-After",
+    "WWW-Authenticate",
 )
 
 #: Connections beyond those of requests that are answered and of requests that wait for messages, `connections_max`
@@ -38,11 +43,12 @@ class HttpGateway:
     """Implements `gateways.contract.Gateway`."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        """Raises MissingExtra."""
+        """Raises MissingExtra, SettingInvalid."""
         self.addresses: list[str] = []
         self._settings = settings
         self._connections = Connections(2 * settings.connections_max + _IDLE_CONNECTIONS)
-        self._server = _make_server(settings, self._connections)
+        self._tls = _make_tls(settings, self._connections)
+        self._server = _make_server(settings, self._connections, self._tls)
         self._serving: asyncio.Task[None] | None = None
         self._is_stopping = False
         #: Called if the server has ended without `stop`.
@@ -52,13 +58,19 @@ class HttpGateway:
         """Listen. Raises ListenFailed. The broker may be unreachable: then requests are answered with an error."""
         self._connections.fit_descriptors()
         listening = listen(self._settings)
-        self.addresses = [f"http://{self._settings.host_text}:{listening.getsockname()[1]}"]
+        scheme = "http" if self._tls is None else "https"
+        self.addresses = [f"{scheme}://{self._settings.host_text}:{listening.getsockname()[1]}"]
         self._serving = start(self._serve(listening), "the HTTP server", lambda _: self.on_failure())
 
     async def _serve(self, listening: socket.socket) -> None:
         await self._server.serve(sockets=[listening])
         if not self._is_stopping:
             raise RuntimeError("uvicorn has ended")
+
+    def reload(self) -> None:
+        """Use a new certificate for new connections. It is also noticed without this call."""
+        if self._tls is not None:
+            self._tls.certificate.reload()
 
     async def stop(self) -> None:
         if self._serving is not None:
@@ -67,15 +79,21 @@ class HttpGateway:
             self._serving = None
 
 
-def _make_server(settings: GatewaySettings, connections: Connections) -> Any:
-    try:
-        from oncemq.gateways.http.server import Server
-    except ImportError:
-        raise errors.MissingExtra("the HTTP gateway is not installed: pip install 'oncemq[http]'") from None
+def _make_server(settings: GatewaySettings, connections: Connections, tls: TlsAcceptor | None) -> Any:
     from oncemq.gateways.http.endpoints import make_app
+    from oncemq.gateways.http.server import Server
 
     app = make_app(settings)
-    return Server(app, with_origins(app, settings), connections)
+    return Server(app, with_origins(app, settings), connections, tls)
+
+
+def _make_tls(settings: GatewaySettings, connections: Connections) -> TlsAcceptor | None:
+    try:
+        from oncemq.gateways.http.tls import Certificate, TlsAcceptor, has_certificate
+    except ImportError:
+        raise errors.MissingExtra("the HTTP gateway is not installed: pip install 'oncemq[http]'") from None
+    keys = Path(settings.keys)
+    return TlsAcceptor(Certificate(keys), connections) if settings.keys and has_certificate(keys) else None
 
 
 def with_origins(app: Any, settings: GatewaySettings) -> Any:

@@ -4,11 +4,11 @@ unanswered."""
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -16,6 +16,7 @@ import uvicorn
 from oncemq.gateways.http.connections import Connections
 from oncemq.gateways.http.framework.app import App
 from oncemq.gateways.http.protocol import BoundedProtocol
+from oncemq.gateways.http.tls import TlsAcceptor
 
 #: How long requests in progress may take when the gateway stops, and then their error responses.
 _DRAIN_S = 3.0
@@ -24,8 +25,11 @@ _CHECK_EVERY_S = 0.02
 
 
 class Server(uvicorn.Server):
-    def __init__(self, app: App, served: Any, connections: Connections) -> None:
+    def __init__(self, app: App, served: Any, connections: Connections, tls: TlsAcceptor | None = None) -> None:
         """`served` is the application with all that is wrapped around it."""
+        self._app = app
+        self._connections = connections
+        self._tls = tls
         # The command line logs when the gateway starts and stops.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         super().__init__(
@@ -38,10 +42,13 @@ class Server(uvicorn.Server):
                 date_header=False,
                 proxy_headers=False,
                 ws="none",
-                http=functools.partial(BoundedProtocol, open_connections=connections),  # type: ignore[arg-type]
+                http=self._make_protocol,  # type: ignore[arg-type]
             )
         )
-        self._app = app
+
+    def _make_protocol(self, **named: Any) -> asyncio.Protocol:
+        make = partial(BoundedProtocol, open_connections=self._connections, **named)
+        return make() if self._tls is None else self._tls.accept(make)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.stop()
@@ -49,6 +56,8 @@ class Server(uvicorn.Server):
             server.close()
         for listening in sockets or []:
             listening.close()
+        if self._tls is not None:
+            self._tls.stop()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         await self._drain()
@@ -60,7 +69,8 @@ class Server(uvicorn.Server):
         if await self._is_idle(_DRAIN_S):
             return
         for connection in list(self.server_state.connections):
-            if connection.transport.get_write_buffer_size():
+            assert isinstance(connection, BoundedProtocol)
+            if connection.unread_bytes:
                 connection.transport.abort()
         await asyncio.sleep(0)
         for task in self.server_state.tasks:

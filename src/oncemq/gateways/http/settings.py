@@ -15,6 +15,8 @@ class GatewaySettings(HttpOptions, frozen=True, kw_only=True):
     brokers: tuple[str, ...]
     #: HOST:PORT to listen at.
     http: str = DEFAULT_ADDRESS
+    #: Folder of certificates and keys; empty = none. If it has `server.pem`, connections are encrypted.
+    keys: str = ""
 
     @property
     def host(self) -> str:

@@ -1,9 +1,10 @@
-"""What the HTTP gateway keeps between requests. All of it is a cache: the broker knows everything that is lost with the
-process."""
+"""What the HTTP gateway keeps between the requests of one user. All of it is a cache: the broker knows everything that
+is lost with the process."""
 
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -27,18 +28,25 @@ class StreamSuccessor(msgspec.Struct, frozen=True, gc=False):
 
 
 class State:
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, scrape_lock: asyncio.Lock) -> None:
         self.subscriptions = SubscriptionCache(link)
         #: The epochs of shared subscriptions, which have no owner.
         self.shared: BoundedDict[SubscriptionKey, OpenReply] = BoundedDict()
         #: A reader that comes back may not have heard of its successor's epoch yet.
         self.successors: BoundedDict[SubscriptionKey, StreamSuccessor] = BoundedDict()
         self.queue = QueueState(link)
-        #: One scrape of the metrics at a time, so that scrapes can't overload the broker.
-        self.scrape_lock = asyncio.Lock()
+        #: One scrape of the metrics at a time, of all users, so that scrapes can't overload the broker.
+        self.scrape_lock = scrape_lock
+
+    def for_link(self, link: Link) -> State:
+        """Return the same for another caller of the same user."""
+        state = copy(self)
+        state.subscriptions = self.subscriptions.for_link(link)
+        state.queue = self.queue.for_link(link)
+        return state
 
 
 def state_of(call: Call[Any, Any]) -> State:
-    """Return the gateway's state, with its type: the framework does not know it."""
+    """Return the state of the caller's user, with its type: the framework does not know it."""
     state: State = call.state
     return state

@@ -8,8 +8,11 @@ from typing import Any
 
 import msgspec
 
+from oncemq.auth.http_operations import depends_on_user, describe_needs, is_public
 from oncemq.gateways.http.docs.schemas import REF, Schemas, is_typed
 from oncemq.gateways.http.framework import problems
+from oncemq.gateways.http.framework.authentication import CSRF_HEADER
+from oncemq.gateways.http.framework.browser_sessions import SECURE_COOKIE
 from oncemq.gateways.http.framework.endpoint import ALWAYS, FORM, JSON, PROBLEM, Endpoint, Reply
 from oncemq.gateways.http.framework.problems import Problem, problem_of
 from oncemq.protocol import errors
@@ -27,6 +30,8 @@ TAGS = {
     "sharing": "A shared subscription delivers each message to one of several consumers, for the duration of a lease.",
     "transactions": "Ack messages and put the results in one step: all of it happens, or nothing.",
     "sessions": "A session numbers requests. A numbered request happens once, even if it is repeated much later.",
+    "access": "Programs send `Authorization: Bearer TOKEN` with each request. A page in a browser logs in once, and "
+    "gets a session with a cookie.",
     "queue": "A simple queue of producers and consumers with ids: each consumer of a topic gets every message once, in "
     "order. Responses have a `status`, `success` or `failure`.",
     "health": "The health and the metrics of the broker.",
@@ -34,6 +39,24 @@ TAGS = {
 
 #: Examples of parameters whose declarations have none, by name.
 _EXAMPLES = {"topic": "orders", "subscriber": "billing", "offset": 0}
+
+#: Errors of endpoints that need a user.
+_OF_USERS = (errors.Unauthenticated, errors.Forbidden, errors.QuotaReached, errors.RateLimited)
+_SECURITY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A token of a user."},
+    "cookie": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": SECURE_COOKIE,
+        "description": "The session of a browser, from POST /v1/login. Without TLS, the cookie is named `oncemq`.",
+    },
+    "csrf": {
+        "type": "apiKey",
+        "in": "header",
+        "name": CSRF_HEADER,
+        "description": "The `csrf_token` of POST /v1/login, with the cookie.",
+    },
+}
 
 Json = dict[str, Any]
 
@@ -65,6 +88,7 @@ def document(endpoints: Sequence[Endpoint]) -> Json:
         "components": {
             "schemas": schemas.components,
             "examples": {kind.code: _problem_example(kind) for kind in sorted(kinds, key=lambda kind: kind.code)},
+            "securitySchemes": _SECURITY_SCHEMES,
         },
     }
 
@@ -72,7 +96,8 @@ def document(endpoints: Sequence[Endpoint]) -> Json:
 def refusals_of(endpoint: Endpoint) -> list[type[errors.OnceMQError]]:
     """Return all errors of an endpoint: those that it declares, those of any request, and their subclasses with the
     same status."""
-    kinds: tuple[type[errors.OnceMQError], ...] = (*endpoint.refusals, *ALWAYS, errors.BrokerBug)
+    of_users = _OF_USERS if depends_on_user(endpoint.method, endpoint.path) else ()
+    kinds: tuple[type[errors.OnceMQError], ...] = (*endpoint.refusals, *ALWAYS, *of_users, errors.BrokerBug)
     found: dict[type[errors.OnceMQError], None] = {}
     for kind in kinds:
         specials = (special for special in kind.__subclasses__() if special.http_status == kind.http_status)
@@ -91,7 +116,8 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> Json:
         "operationId": endpoint.handler.__name__,
         "tags": [endpoint.tag],
         "summary": endpoint.summary,
-        "description": endpoint.description,
+        "description": f"{endpoint.description}\n\nRights: {describe_needs(endpoint.method, endpoint.path)}.",
+        "security": _security(endpoint),
     }
     operation["parameters"] = _parameters(endpoint, schemas.of_parameters(endpoint))
     if _has_parameters_in_body(endpoint):
@@ -103,7 +129,18 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> Json:
         **{str(reply.status): _reply(reply, schemas) for reply in endpoint.replies},
         **_refusals(endpoint, schemas),
     }
-    return {name: value for name, value in operation.items() if value not in ([], "")}
+    return {name: value for name, value in operation.items() if value not in ([], "") or name == "security"}
+
+
+def _security(endpoint: Endpoint) -> list[Json]:
+    """A broker without users needs none of it, which OpenAPI can't say."""
+    if not depends_on_user(endpoint.method, endpoint.path):
+        return []
+    cookie: Json = {"cookie": []}
+    if endpoint.method != "GET" or endpoint.is_changing:
+        cookie["csrf"] = []
+    optional: list[Json] = [{}] if is_public(endpoint.method, endpoint.path) else []
+    return [{"bearer": []}, cookie, *optional]
 
 
 # Requests.

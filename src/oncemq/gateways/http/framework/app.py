@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: checks the caller, finds the endpoint, runs it and sends its answer.
+"""The gateway as an ASGI application: finds the endpoint, checks who sent the request, runs it and sends its answer.
 
 It uses no web framework: a request costs little more than uvicorn's own work.
 """
@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
 
+from oncemq.auth.http_operations import HTTP_NEEDS
 from oncemq.gateways.http.framework.admission import Admission
+from oncemq.gateways.http.framework.authentication import Access, Authentication, Identity, Sender
+from oncemq.gateways.http.framework.callers import Callers, MakeState
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Streamed
 from oncemq.gateways.http.framework.memory import (
     IS_PIPELINED,
@@ -45,10 +49,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class App:
-    def __init__(
-        self, settings: GatewaySettings, endpoints: Sequence[Endpoint], make_state: Callable[[Link], Any]
-    ) -> None:
-        """`make_state` returns what the endpoints keep between requests (`Call.state`)."""
+    def __init__(self, settings: GatewaySettings, endpoints: Sequence[Endpoint], make_state: MakeState) -> None:
+        """`make_state` returns what the endpoints keep between requests of one user (`Call.state`)."""
+        for endpoint in endpoints:
+            if (endpoint.method, endpoint.path) not in HTTP_NEEDS:
+                raise LookupError(f"{endpoint.method} {endpoint.path} has no row in auth/http_operations.py")
         self._settings = settings
         self._router = Router(endpoints)
         self._parsers = {id(endpoint): RequestParser(endpoint) for endpoint in endpoints}
@@ -56,7 +61,8 @@ class App:
         self._make_state = make_state
         #: Set when the application starts, on its event loop.
         self._link: Link | None = None
-        self._state: Any = None
+        self._authentication: Authentication
+        self._callers: Callers
         self._memory = GatewayMemory(settings)
         self.admission = Admission(settings.connections_max)
         self._pipelined = Turns(_PIPELINED_MAX)
@@ -83,7 +89,8 @@ class App:
             reserve=reserve_reply,
             credentials=self._settings.credentials,
         )
-        self._state = self._make_state(self._link)
+        self._authentication = Authentication(self._link)
+        self._callers = Callers(self._link, self._make_state)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self._link.close()
@@ -93,7 +100,7 @@ class App:
         memory = RequestMemory(self._memory, scope)
         current_memory.set(memory)
         try:
-            await self._serve_one(scope, receive, _sender_of(send, memory), memory)
+            await self._serve_one(scope, receive, _send_while_connected(send, memory), memory)
         except Disconnected:
             memory.abort_connection()
         except asyncio.CancelledError:
@@ -136,7 +143,8 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, send: Send, memory: RequestMemory) -> Answer | None:
         """Return the response; None if it was a stream, which is sent already."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        self._origin_check.check(headers, scope["raw_path"])
+        sender = _sender_of(scope)
+        self._origin_check.check(headers, scope["raw_path"], is_encrypted=sender.is_encrypted)
         try:
             endpoint, path = self._router.find(scope["method"], scope["raw_path"])
         except errors.MethodUnknown as error:
@@ -147,29 +155,47 @@ class App:
         try:
             if endpoint.is_changing:
                 self._origin_check.check_change(headers)
-            call = await self._parse(endpoint, path, headers, scope, receive, memory)
-            return await self._run(endpoint, call, receive, send, memory)
+            # Before the body is received: it may be large.
+            identity = await self._authentication.identify(endpoint, headers, sender)
+            access = Access(self._authentication, identity, sender)
+            return await self._answer_to(access, endpoint, path, headers, scope, receive, send, memory)
         except errors.OnceMQError as error:
             if endpoint.error_format is None:
                 raise
             return endpoint.error_format.answer_of(error)
 
-    async def _parse(
+    async def _answer_to(
         self,
+        access: Access,
         endpoint: Endpoint,
         path: dict[str, str],
         headers: dict[bytes, bytes],
         scope: Scope,
         receive: Receive,
+        send: Send,
         memory: RequestMemory,
-    ) -> Call[Any, Any]:
+    ) -> Answer | None:
+        """Answer a request whose sender is known."""
         parser = self._parsers[id(endpoint)]
-        body = await read_body(receive, self._settings.body_bytes_max, headers, memory)
+        try:
+            with self._use(access.identity) as (link, state):
+                call: Call[Any, Any] = Call(link, self._settings, None, None, headers, state, access)
+                body = await read_body(receive, self._settings.body_bytes_max, headers, memory)
+                call.parameters = parser.parameters(path, scope["query_string"], headers, body, call.media)
+                call.body = parser.body(body, call.media)
+                return await self._run(endpoint, call, receive, send, memory)
+        except errors.Unauthenticated:
+            self._authentication.forget(access.identity)
+            raise
+        except errors.Forbidden:
+            # A broker without users forbids nothing: it has users now.
+            if access.identity.caller == "":
+                self._authentication.forget(access.identity)
+            raise
+
+    def _use(self, identity: Identity) -> AbstractContextManager[tuple[Link, Any]]:
         assert self._link is not None
-        call: Call[Any, Any] = Call(self._link, self._settings, None, None, headers, self._state)
-        call.parameters = parser.parameters(path, scope["query_string"], headers, body, call.media)
-        call.body = parser.body(body, call.media)
-        return call
+        return nullcontext((self._link, None)) if identity.caller is None else self._callers.use(identity.caller)
 
     async def _run(
         self, endpoint: Endpoint, call: Call[Any, Any], receive: Receive, send: Send, memory: RequestMemory
@@ -247,7 +273,12 @@ def _wait_ms_of(call: Call[Any, Any]) -> int:
     return max(getattr(part, "wait_ms", 0) for part in (call.parameters, call.body))
 
 
-def _sender_of(send: Send, memory: RequestMemory) -> Send:
+def _sender_of(scope: Scope) -> Sender:
+    client = scope.get("client")
+    return Sender(client[0] if client else "", scope.get("scheme") == "https")
+
+
+def _send_while_connected(send: Send, memory: RequestMemory) -> Send:
     """Return a `send` that raises Disconnected when the connection is closed. uvloop closes it as soon as a write
     fails, and tells uvicorn later; until then, uvicorn's `send` raises RuntimeError."""
 

@@ -84,11 +84,19 @@ def answer(value: object, status: int = 200, headers: tuple[tuple[bytes, bytes],
 class Call(Generic[P, B]):
     """One request, parsed and validated."""
 
-    __slots__ = ("body", "headers", "link", "media", "parameters", "settings", "state")
+    __slots__ = ("access", "body", "headers", "link", "media", "parameters", "settings", "state")
 
     def __init__(
-        self, link: Link, settings: GatewaySettings, parameters: P, body: B, headers: dict[bytes, bytes], state: Any
+        self,
+        link: Link,
+        settings: GatewaySettings,
+        parameters: P,
+        body: B,
+        headers: dict[bytes, bytes],
+        state: Any,
+        access: Any = None,
     ) -> None:
+        #: Sends commands of the caller, who may do less than the gateway.
         self.link = link
         self.settings = settings
         self.parameters = parameters
@@ -99,8 +107,11 @@ class Call(Generic[P, B]):
         #: The media type of the body, without its parameters.
         media = headers.get(b"content-type", b"").split(b";")[0].strip().lower().decode("latin-1")
         self.media = SYNONYMS.get(media, media)
-        #: What the endpoints keep between requests (`gateways.http.state.State`).
+        #: What the endpoints keep between requests of the caller's user (`gateways.http.state.State`); None for a
+        #: request of nobody, at a public endpoint.
         self.state = state
+        #: Who has sent the request (`framework.authentication.Access`).
+        self.access = access
 
 
 Handler = Callable[[Call[Any, Any]], Coroutine[Any, Any, Answer | Streamed]]

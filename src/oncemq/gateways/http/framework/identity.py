@@ -45,7 +45,8 @@ class Protected(msgspec.Struct, frozen=True, kw_only=True):
         str,
         header(
             "OnceMQ-Principal",
-            "The owner of the key. The same key of another principal is another key.",
+            "The owner of the key, within a user. The same key of another principal, or of another user, is another "
+            "key.",
             length_max=NAME_BYTES_MAX,
         ),
     ] = DEFAULT_PRINCIPAL
@@ -100,7 +101,7 @@ async def perform(call: Call[Any, Any], operation: Operation, payload: Payloads 
     if _KEY not in headers and _SESSION not in headers:
         _refuse_incomplete(headers)
         return await call.link.operate(operation, payload)
-    command = _keyed(headers, operation) if _SESSION not in headers else _numbered(headers, operation)
+    command = _keyed(call, operation) if _SESSION not in headers else _numbered(headers, operation)
     return (await call.link.ask(command, payload))[0]
 
 
@@ -112,14 +113,15 @@ def _refuse_incomplete(headers: Mapping[bytes, bytes]) -> None:
         raise errors.Malformed("oncemq-principal is given without idempotency-key")
 
 
-def _keyed(headers: Mapping[bytes, bytes], operation: Operation) -> Keyed:
+def _keyed(call: Call[Any, Any], operation: Operation) -> Keyed:
+    headers = call.headers
     for name in (_EPOCH, _NUMBER, _SEEN_BELOW):
         if name in headers:
             raise errors.Malformed(
                 f"{name.decode()} is given with idempotency-key; use a key, or a session and a number"
             )
     principal = headers[_PRINCIPAL].decode() if _PRINCIPAL in headers else DEFAULT_PRINCIPAL
-    return Keyed(principal, headers[_KEY].decode(), operation)
+    return Keyed(call.link.principal(principal), headers[_KEY].decode(), operation)
 
 
 def _numbered(headers: Mapping[bytes, bytes], operation: Operation) -> Numbered:

@@ -1,8 +1,10 @@
 """Refuses requests of web pages of other origins, and requests under a host name that is not the gateway's.
 
-The gateway has no passwords, and a browser on this machine runs pages of any site. A page that posts to the gateway
+A broker may have no users, and a browser on this machine runs pages of any site. A page that posts to the gateway
 sends its origin. A page whose host name was made to point here (DNS rebinding) sends a foreign host. A page that only
 links here, or embeds a response as an image, sends no origin, but its browser says that it belongs to another site.
+
+Over TLS, the browser has found the host name in the gateway's certificate, so any host name is accepted.
 
 Over plain HTTP, and under a name other than those of loopback, a browser does not say that. So a GET that changes
 something is refused if it may come from a browser, unless it has something that a page of another site can't send: a
@@ -32,23 +34,23 @@ class OriginCheck:
     def __init__(self, settings: GatewaySettings) -> None:
         self._origins = {origin.rstrip("/").lower().encode() for origin in settings.origins}
         self._hosts = {name.lower() for name in (*settings.hosts, settings.host)}
-        #: The gateway listens at an address that other machines reach (only `insecure` allows it). It can't know which
-        #: of its addresses they use, so any address is accepted. A host name must be configured, since anybody can
-        #: make a name of their own point here.
+        #: The gateway listens at an address that other machines reach. It can't know which of its addresses they use,
+        #: so any address is accepted. A host name must be configured, since anybody can make a name of their own point
+        #: here.
         self._is_open = not is_loopback(settings.host) and not settings.hosts
         #: Host headers that were accepted before.
         self._good: set[bytes] = set()
 
-    def check(self, headers: dict[bytes, bytes], path: bytes) -> None:
+    def check(self, headers: dict[bytes, bytes], path: bytes, *, is_encrypted: bool = False) -> None:
         """Raises OriginRefused."""
         host = headers.get(b"host", b"")
-        if host not in self._good:
+        if host not in self._good and not is_encrypted:
             self._check_host(host)
         origin = headers.get(b"origin")
         if origin is None:
             if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not _is_link(headers, path):
                 raise errors.OriginRefused("a web page of another site may not call this gateway")
-        elif not self._is_allowed(origin.lower(), host.lower()):
+        elif not self._is_allowed(origin.lower(), host.lower(), is_encrypted=is_encrypted):
             raise errors.OriginRefused(f"a web page of {origin.decode('latin-1')} may not call this gateway")
 
     def check_change(self, headers: dict[bytes, bytes]) -> None:
@@ -81,8 +83,11 @@ class OriginCheck:
             return True
         return self._is_open and _is_address(name.strip("[]"))
 
-    def _is_allowed(self, origin: bytes, host: bytes) -> bool:
-        return origin in self._origins or origin in (b"http://" + host, b"https://" + host)
+    def _is_allowed(self, origin: bytes, host: bytes, *, is_encrypted: bool = False) -> bool:
+        if origin in self._origins or origin == b"https://" + host:
+            return True
+        # Anybody in the network can forge a page that was not encrypted.
+        return not is_encrypted and origin == b"http://" + host
 
 
 def _is_of_browser(headers: dict[bytes, bytes]) -> bool:

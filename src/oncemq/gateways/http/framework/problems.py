@@ -14,6 +14,7 @@ _encode = msgspec.json.Encoder().encode
 
 #: After a transient error, a request may be repeated after this time.
 _RETRY_AFTER_S = b"1"
+_CHALLENGE = b'Bearer realm="oncemq"'
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +54,8 @@ def answer_of(error: errors.OnceMQError, status: int = 0) -> Answer:
     headers: list[tuple[bytes, bytes]] = []
     if isinstance(error, errors.TRANSIENT):
         headers.append((b"retry-after", _RETRY_AFTER_S))
+    if isinstance(error, errors.Unauthenticated):
+        headers.append((b"www-authenticate", _CHALLENGE))
     if isinstance(error, errors.MethodUnknown) and error.methods:
         headers.append((b"allow", ", ".join(error.methods).encode()))
     problem = problem_of(error, status)

@@ -36,6 +36,8 @@ ENDPOINTS: list[Endpoint] = []
 
 #: Topics whose subscriptions are read concurrently.
 _TOGETHER = 32
+#: The `after` of a page begins with it if it stands for a topic that the user may not see.
+_HIDDEN = "\0"
 
 BUILD = Family("oncemq_build_info", "gauge", "Always 1; the labels identify the broker.")
 UPTIME = Family("oncemq_uptime_seconds", "gauge", "Seconds since the broker was started or took over.")
@@ -117,7 +119,8 @@ oncemq_subscription_lag_messages{topic="orders",subscriber="kitchen"} 3
 )
 async def metrics(call: Call[MetricsParameters, None]) -> Answer:
     """Metrics of the broker, its topics and its subscriptions. Topics are in the order of their names, at most `limit`;
-    `oncemq_metrics_left_out` counts the rest."""
+    `oncemq_metrics_left_out` counts the rest. If the broker has users, they get what they may see: a user with the role
+    viewer gets everything."""
     async with call.state.scrape_lock:
         return Answer(await _scrape(call.link, call.parameters), media=MEDIA)
 
@@ -157,7 +160,7 @@ async def _topics(link: Link, prefix: str, limit: int) -> list[TopicInfo]:
         page = await link.query(Topics(after, min(LIST_PAGE_MAX, limit - len(found))), TopicsReply)
         found += [topic for topic in page.topics if topic.name.startswith(prefix)]
         after = page.after
-        if not after or not after.startswith(prefix):
+        if not after or not after.startswith((prefix, _HIDDEN)):
             break
     return found
 
@@ -190,8 +193,8 @@ async def _subscriptions_of(link: Link, topic: str, limit: int) -> list[Subscrip
         command = Subscriptions(topic, after, min(LIST_PAGE_MAX, limit - len(found)))
         try:
             page = await link.query(command, SubscriptionsReply)
-        except errors.TopicUnknown:
-            # It was deleted meanwhile.
+        except (errors.TopicUnknown, errors.Forbidden):
+            # It was deleted meanwhile, or the user may not see it any more.
             break
         found += page.subscriptions
         after = page.after

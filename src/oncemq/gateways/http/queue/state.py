@@ -5,6 +5,8 @@ All of it can be lost: the broker's registry has the same data.
 
 from __future__ import annotations
 
+from copy import copy
+
 from oncemq.gateways.bounded_dict import BoundedDict
 from oncemq.gateways.keyed_delivery import KeyedDelivery
 from oncemq.gateways.keyed_lock import KeyedLock
@@ -22,3 +24,9 @@ class QueueState:
         self.delivery = KeyedDelivery(link)
         #: By (topic, consumer's id): two concurrent requests get two messages.
         self.lock = KeyedLock()
+
+    def for_link(self, link: Link) -> QueueState:
+        """Return the same for another caller of the same user."""
+        state = copy(self)
+        state.delivery = self.delivery.for_link(link)
+        return state

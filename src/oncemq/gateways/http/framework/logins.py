@@ -1,0 +1,98 @@
+"""Whom a token belongs to, as the broker has answered, remembered for a short time: so that a request costs no
+additional round trip.
+
+A token that was removed is of no use meanwhile, since the broker checks the caller of each command. Tokens are
+remembered as hashes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from oncemq.gateways.bounded_dict import BoundedDict
+from oncemq.gateways.link import Link
+from oncemq.gateways.tasks import start_awaited
+from oncemq.protocol import errors
+from oncemq.protocol.commands import NO_CREDENTIAL, TOKEN
+
+#: How long an answer is remembered.
+KNOWN_S = 30.0
+#: The same for a refusal: a token that was just created soon works.
+REFUSED_S = 1.0
+_LISTENER = "http"
+
+#: The hash of a token; empty for a request without one.
+_Key = bytes
+
+
+class Logins:
+    """Belongs to one event loop."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._now_s = asyncio.get_running_loop().time
+        #: Caller, and until when it is remembered. Refusals have a table of their own, so that wrong tokens, of which
+        #: anybody can send many, do not displace valid ones.
+        self._known: BoundedDict[_Key, tuple[str, float]] = BoundedDict()
+        self._refused: BoundedDict[_Key, float] = BoundedDict()
+        #: Addresses whose logins the broker does not check at the moment.
+        self._limited: BoundedDict[str, float] = BoundedDict()
+        self._in_progress: dict[tuple[_Key, str], asyncio.Task[str]] = {}
+
+    async def find_caller(self, token: str, address: str) -> str:
+        """Return the caller of a token, or (empty) of a request without one; "" = there are no users. Raises
+        Unauthenticated, RateLimited, BrokerAway."""
+        key = _key_of(token)
+        caller, until_s = self._known.get(key, ("", 0.0))
+        if self._now_s() < until_s:
+            return caller
+        self._refuse_known(key, address)
+        try:
+            return await self._find_anew(key, token, address)
+        except errors.RateLimited:
+            # Failed logins of others at the same address, such as that of a proxy, are no reason to refuse it.
+            if key not in self._known:
+                raise
+        self._known[key] = caller, self._now_s() + KNOWN_S
+        return caller
+
+    async def _find_anew(self, key: _Key, token: str, address: str) -> str:
+        task = self._in_progress.get((key, address))
+        if task is None:
+            task = self._in_progress[key, address] = start_awaited(self._log_in(key, token, address))
+            task.add_done_callback(lambda _: self._in_progress.pop((key, address), None))
+        # A request that is cancelled must not cancel the login for the others.
+        return await asyncio.shield(task)
+
+    def _refuse_known(self, key: _Key, address: str) -> None:
+        if self._now_s() < self._refused.get(key, 0.0):
+            raise _unauthenticated(key)
+        if key not in self._known and self._now_s() < self._limited.get(address, 0.0):
+            raise errors.RateLimited("there were too many failed logins from this address")
+
+    async def _log_in(self, key: _Key, token: str, address: str) -> str:
+        try:
+            reply = await self._link.login(TOKEN if token else NO_CREDENTIAL, token, address, _LISTENER)
+        except errors.Unauthenticated:
+            self._known.pop(key, None)
+            self._refused[key] = self._now_s() + REFUSED_S
+            raise _unauthenticated(key) from None
+        except errors.RateLimited:
+            self._limited[address] = self._now_s() + REFUSED_S
+            raise
+        self._refused.pop(key, None)
+        self._known[key] = reply.caller, self._now_s() + KNOWN_S
+        return reply.caller
+
+    def forget(self, token: str) -> None:
+        """The broker has refused the caller of a token, so it must be asked again."""
+        self._known.pop(_key_of(token), None)
+
+
+def _key_of(token: str) -> _Key:
+    return hashlib.sha256(token.encode()).digest() if token else b""
+
+
+def _unauthenticated(key: _Key) -> errors.Unauthenticated:
+    return errors.Unauthenticated("the token is not valid" if key else "the request has no valid credentials")
