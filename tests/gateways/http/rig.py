@@ -11,6 +11,7 @@ import httpx
 from oncemq.gateways.http.endpoints import make_app
 from oncemq.gateways.http.framework.app import App
 from oncemq.gateways.http.settings import GatewaySettings
+from oncemq.gateways.http.state import State
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -47,6 +48,13 @@ class Gateway:
         self._lifespan = Lifespan(self.app)
         self.run(self._lifespan.start())
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://127.0.0.1:8002")
+
+    @property
+    def state(self) -> State:
+        """What the gateway keeps between requests, for a broker without users."""
+        with self.app._callers.use("") as (_, state):
+            found: State = state
+            return found
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)

@@ -14,6 +14,7 @@ import pytest
 from oncemq.gateways.http import connections, gateway, server
 from oncemq.gateways.http.connections import Connections
 from oncemq.gateways.http.framework import byte_budget, memory, request
+from oncemq.gateways.http.framework.logins import Logins
 from oncemq.gateways.http.framework.memory import GatewayMemory
 from oncemq.gateways.link import Link
 from tests.gateways.http.served import Peer, Served, eventually, run, serving
@@ -490,6 +491,11 @@ def test_requests_that_the_broker_never_answers_have_an_unknown_outcome_when_the
 ) -> None:
     monkeypatch.setattr(server, "_DRAIN_S", 0.2)
 
+    async def everybody(*_: object) -> str:
+        return ""
+
+    monkeypatch.setattr(Logins, "find_caller", everybody)
+
     async def visit() -> None:
         async with serving(brokers=("tcp://127.0.0.1:1",)) as served:
             asking = asyncio.ensure_future(served.client.post(path, json=body))
@@ -504,6 +510,21 @@ def test_requests_that_the_broker_never_answers_have_an_unknown_outcome_when_the
 
     run(visit())
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_request_whose_sender_the_broker_never_identifies_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_DRAIN_S", 0.2)
+
+    async def visit() -> None:
+        async with serving(brokers=("tcp://127.0.0.1:1",)) as served:
+            asking = asyncio.ensure_future(served.client.post("/v1/topics/t/messages", json={"value": 1}))
+            await eventually(lambda: served.gateway._server.server_state.tasks)
+            await served.gateway.stop()
+            response = await asking
+            assert (response.status_code, response.json()["code"]) == (503, "BROKER_AWAY")
+            assert "did not happen" in response.text
+
+    run(visit())
 
 
 def test_connections_leave_descriptors_for_other_things(monkeypatch: pytest.MonkeyPatch) -> None:

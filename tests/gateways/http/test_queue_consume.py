@@ -166,7 +166,7 @@ def test_sixteen_keys_are_remembered(queue: Queue) -> None:
     assert queue.cant_consume("k2") == (410, "CONSUMED")
     # The gateway remembers overtaken keys for longer. After a restart a forgotten key is a new one.
     assert queue.cant_consume("k0") == (410, "CONSUMED")
-    queue.app._state.queue.delivery = KeyedDelivery(queue.app._state.subscriptions._link)
+    queue.state.queue.delivery = KeyedDelivery(queue.state.subscriptions._link)
     assert queue.cant_consume("k2") == (410, "CONSUMED")
     assert queue.consume("k0") == "18"
 
@@ -216,8 +216,8 @@ def test_a_request_that_fails_at_any_step_may_be_repeated(
     for number in range(30):
         # As after a restart of the gateway.
         if number % 2:
-            queue.app._state.queue.delivery.delivered.clear()
-            queue.app._state.subscriptions.opened.clear()
+            queue.state.queue.delivery.delivered.clear()
+            queue.state.subscriptions.opened.clear()
         steps, failing = 0, number % 15 + 1
         key = f"k{number}" if form == "key" else None
         parameters = {"topic": "T1", "consumer_id": "C1"} | ({} if key else {"position": str(number)})
@@ -277,7 +277,7 @@ def test_a_topic_that_is_made_again_is_another_one(queue: Queue) -> None:
 def test_an_entry_that_another_gateway_changed_is_read_again(queue: Queue) -> None:
     queue.populate("a", "b", "c")
     assert queue.consume("k1") == "a"
-    ((_, topic_id),) = queue.app._state.queue.delivery.delivered
+    ((_, topic_id),) = queue.state.queue.delivery.delivered
     value = b'{"keys": [["k1", 0], ["elsewhere", 0]]}'
     operate(queue, RegistrySet("given", f"C1/{topic_id}", value))
     assert queue.consume("k2") == "b"

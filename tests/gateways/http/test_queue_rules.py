@@ -142,7 +142,7 @@ def test_a_message_that_is_refused_uses_up_no_position(queue: Queue) -> None:
     assert (first["status"], first["position"]) == ("success", 0)
     # A repetition of a stored message is not refused, even if the gateway does not know it any more.
     operate(queue, Unsubscribe("T1", "C1"))
-    queue.app._state.queue.consumed.clear()
+    queue.state.queue.consumed.clear()
     assert queue.post("/producer/produce", numbered, **produce).json() == first
 
 

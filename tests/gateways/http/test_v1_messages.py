@@ -84,7 +84,7 @@ def test_an_ack_elsewhere_is_seen_by_the_next_get(v1: V1) -> None:
     v1.ok("POST", f"{PATH}/ack", {"upto": 2, "epoch": epoch})
     assert (get(v1)["position"], get(v1, epoch=epoch)["position"]) == (2, 2)
     # As if another client had acked.
-    v1.app._state.subscriptions.opened["orders", "kitchen"].owned.acked = 0
+    v1.state.subscriptions.opened["orders", "kitchen"].owned.acked = 0
     assert values_of(get(v1)) == ["c"]
 
 
@@ -126,7 +126,7 @@ def test_what_the_gateway_keeps_of_subscriptions_is_bounded(v1: V1, monkeypatch:
     for name in ("b", "c", "d"):
         v1.subscribe("orders", name)
         v1.got("orders", name)
-    assert len(v1.app._state.subscriptions.opened) == 2
+    assert len(v1.state.subscriptions.opened) == 2
     assert values_of(get(v1)) == ["a"]
 
 

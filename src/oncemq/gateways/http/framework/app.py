@@ -156,13 +156,23 @@ class App:
             if endpoint.is_changing:
                 self._origin_check.check_change(headers)
             # Before the body is received: it may be large.
-            identity = await self._authentication.identify(endpoint, headers, sender)
+            identity = await self._identify(endpoint, headers, sender)
             access = Access(self._authentication, identity, sender)
             return await self._answer_to(access, endpoint, path, headers, scope, receive, send, memory)
         except errors.OnceMQError as error:
             if endpoint.error_format is None:
                 raise
             return endpoint.error_format.answer_of(error)
+
+    async def _identify(self, endpoint: Endpoint, headers: dict[bytes, bytes], sender: Sender) -> Identity:
+        try:
+            return await self._authentication.identify(endpoint, headers, sender)
+        except asyncio.CancelledError:
+            if not self._stopping.is_set():
+                raise
+            raise errors.BrokerAway(
+                "the gateway is stopping, and the broker has not answered; the request did not happen"
+            ) from None
 
     async def _answer_to(
         self,

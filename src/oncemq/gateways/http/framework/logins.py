@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from typing import NoReturn
 
 from oncemq.gateways.bounded_dict import BoundedDict
 from oncemq.gateways.link import Link
@@ -68,22 +69,28 @@ class Logins:
     def _refuse_known(self, key: _Key, address: str) -> None:
         if self._now_s() < self._refused.get(key, 0.0):
             raise _unauthenticated(key)
-        if key not in self._known and self._now_s() < self._limited.get(address, 0.0):
+        if key and key not in self._known and self._now_s() < self._limited.get(address, 0.0):
             raise errors.RateLimited("there were too many failed logins from this address")
 
     async def _log_in(self, key: _Key, token: str, address: str) -> str:
         try:
             reply = await self._link.login(TOKEN if token else NO_CREDENTIAL, token, address, _LISTENER)
         except errors.Unauthenticated:
-            self._known.pop(key, None)
-            self._refused[key] = self._now_s() + REFUSED_S
-            raise _unauthenticated(key) from None
+            return self._refuse(key)
         except errors.RateLimited:
+            if not token:
+                # Nothing was tried: there are users, and this is nobody.
+                return self._refuse(key)
             self._limited[address] = self._now_s() + REFUSED_S
             raise
         self._refused.pop(key, None)
         self._known[key] = reply.caller, self._now_s() + KNOWN_S
         return reply.caller
+
+    def _refuse(self, key: _Key) -> NoReturn:
+        self._known.pop(key, None)
+        self._refused[key] = self._now_s() + REFUSED_S
+        raise _unauthenticated(key)
 
     def forget(self, token: str) -> None:
         """The broker has refused the caller of a token, so it must be asked again."""

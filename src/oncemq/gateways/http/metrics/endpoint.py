@@ -116,6 +116,7 @@ oncemq_subscription_lag_messages{topic="orders",subscriber="kitchen"} 3
     parameters=MetricsParameters,
     is_monitoring=True,
     replies=(Reply(media=(TEXT,), description="Prometheus' text format, version 0.0.4.", example=_EXAMPLE),),
+    refusals=(errors.Busy,),
 )
 async def metrics(call: Call[MetricsParameters, None]) -> Answer:
     """Metrics of the broker, its topics and its subscriptions. Topics are in the order of their names, at most `limit`;

@@ -35,6 +35,7 @@ class QueueTopicsParameters(msgspec.Struct, frozen=True):
     summary="List topics",
     parameters=QueueTopicsParameters,
     replies=(Reply(body=QueueTopics, description="Their names.", example=QueueTopics(topics=["T1", "T2"], after="")),),
+    refusals=(errors.Busy,),
 )
 async def queue_list_topics(call: Call[QueueTopicsParameters, None]) -> Answer:
     """All topics, in the order of their names."""

@@ -104,6 +104,7 @@ async def begin_session(call: Call[None, SessionBody]) -> Answer:
     summary="List sessions",
     parameters=PageParameters,
     replies=(Reply(body=SessionsView, description="A page of sessions.", example=SessionsView([_SESSION], "")),),
+    refusals=(errors.Busy,),
 )
 async def list_sessions(call: Call[PageParameters, None]) -> Answer:
     """A page of all sessions, in the order of their names."""

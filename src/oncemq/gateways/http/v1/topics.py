@@ -87,9 +87,11 @@ _MADE = TopicMade("orders", 281474976710657, True)
     summary="List topics",
     parameters=PageParameters,
     replies=(Reply(body=TopicsView, description="A page of topics.", example=TopicsView([_TOPIC], "")),),
+    refusals=(errors.Busy,),
 )
 async def list_topics(call: Call[PageParameters, None]) -> Answer:
-    """A page of topics, in the order of their names."""
+    """A page of topics, in the order of their names. If the broker has users, a page may have fewer topics than
+    `limit`, or none, although others follow: `after` says so."""
     parameters = call.parameters
     reply = await call.link.query(Topics(parameters.after, parameters.limit), TopicsReply)
     return answer(TopicsView([_view(topic) for topic in reply.topics], reply.after))
