@@ -8,14 +8,30 @@ from collections.abc import Sequence
 
 import httpx
 
+from oncemq.http.credentials import Token, Verify
 from oncemq.http.requests import GatewayRequests, Json
 
 
 class QueueConnection:
     def __init__(
-        self, url: str | Sequence[str], timeout_s: float, total_timeout_s: float, transport: httpx.BaseTransport | None
+        self,
+        url: str | Sequence[str],
+        *,
+        token: str | None,
+        token_file: str | None,
+        verify: Verify | None,
+        timeout_s: float,
+        total_timeout_s: float,
+        transport: httpx.BaseTransport | None,
     ) -> None:
-        self.requests = GatewayRequests(url, timeout_s=timeout_s, total_timeout_s=total_timeout_s, transport=transport)
+        self.requests = GatewayRequests(
+            url,
+            token=Token(token, token_file),
+            verify=verify,
+            timeout_s=timeout_s,
+            total_timeout_s=total_timeout_s,
+            transport=transport,
+        )
         #: Several threads may share a producer or a consumer. Their calls take turns.
         self.lock = threading.RLock()
 

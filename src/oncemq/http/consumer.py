@@ -10,6 +10,7 @@ from contextlib import suppress
 import httpx
 
 from oncemq.http.connection import QueueConnection
+from oncemq.http.credentials import Verify
 from oncemq.http.requests import DEFAULT_URL, Json
 from oncemq.protocol import errors
 
@@ -25,8 +26,8 @@ class Consumer:
     ...     consumer.dequeue("T1")
 
     A message is confirmed by the next `dequeue` of its topic, or by `close`. Until then another process with the same
-    id would get it again. A `with` block that ends with an exception does not confirm the last messages. Addresses and
-    times are the same as for `Producer`.
+    id would get it again. A `with` block that ends with an exception does not confirm the last messages. Addresses,
+    tokens and times are the same as for `Producer`.
     """
 
     def __init__(
@@ -34,12 +35,23 @@ class Consumer:
         url: str | Sequence[str] = DEFAULT_URL,
         *,
         consumer_id: str | None = None,
+        token: str | None = None,
+        token_file: str | None = None,
+        verify: Verify | None = None,
         timeout_s: float = 10.0,
         total_timeout_s: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """`consumer_id`: the id of a consumer that was registered before, or one of your own."""
-        self._connection = QueueConnection(url, timeout_s, total_timeout_s, transport)
+        self._connection = QueueConnection(
+            url,
+            token=token,
+            token_file=token_file,
+            verify=verify,
+            timeout_s=timeout_s,
+            total_timeout_s=total_timeout_s,
+            transport=transport,
+        )
         self._id = consumer_id
         self._has_own_id = consumer_id is not None
         self._slice_s = min(_SLICE_S, timeout_s / 2)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import httpx
 
 from oncemq.http.connection import QueueConnection
+from oncemq.http.credentials import Verify
 from oncemq.http.requests import DEFAULT_URL
 from oncemq.http.session import ProducerSession
 from oncemq.protocol import errors
@@ -23,6 +24,10 @@ class Producer:
     If there are several addresses, they are gateways of the same broker or its standbys. A request waits `timeout_s`
     for its response and is repeated for `total_timeout_s`; then BrokerAway is raised, and it is not known whether it
     happened.
+
+    If the broker has users: `token` is that of a user, `token_file` a file with it (default: ONCEMQ_TOKEN and
+    ONCEMQ_TOKEN_FILE of the environment). `verify` is how the certificate of a gateway at `https://` is checked: with
+    the file of an authority (default: ONCEMQ_TLS), with the authorities of the system (True), or not at all (False).
     """
 
     def __init__(
@@ -30,12 +35,23 @@ class Producer:
         url: str | Sequence[str] = DEFAULT_URL,
         *,
         ids: Mapping[str, str] | None = None,
+        token: str | None = None,
+        token_file: str | None = None,
+        verify: Verify | None = None,
         timeout_s: float = 10.0,
         total_timeout_s: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """`ids`: topic → id, of a producer that was registered before, or ids of your own."""
-        self._connection = QueueConnection(url, timeout_s, total_timeout_s, transport)
+        self._connection = QueueConnection(
+            url,
+            token=token,
+            token_file=token_file,
+            verify=verify,
+            timeout_s=timeout_s,
+            total_timeout_s=total_timeout_s,
+            transport=transport,
+        )
         self._session = ProducerSession(self._connection.requests)
         #: The ids of the caller's choice.
         self._own_ids = dict(ids or {})

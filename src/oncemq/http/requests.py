@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from oncemq.http.credentials import Token, Verify, context_of
 from oncemq.protocol import errors
 
 DEFAULT_URL = "http://127.0.0.1:8002"
@@ -32,6 +33,8 @@ class GatewayRequests:
         self,
         url: str | Sequence[str] = DEFAULT_URL,
         *,
+        token: Token | None = None,
+        verify: Verify | None = None,
         timeout_s: float = 10.0,
         total_timeout_s: float = 60.0,
         transport: httpx.BaseTransport | None = None,
@@ -41,10 +44,12 @@ class GatewayRequests:
         if not urls or not all(one.startswith(("http://", "https://")) for one in urls):
             raise errors.SettingInvalid(f"{url!r} is not a gateway's address: use a URL such as {DEFAULT_URL}")
         self._urls = [one.rstrip("/") for one in urls]
+        self._token = token or Token(None, None)
+        self._token.refuse_plain(urls)
         #: The index of the address in use.
         self._current = 0
         self._total_timeout_s = total_timeout_s
-        self._client = httpx.Client(timeout=timeout_s, transport=transport)
+        self._client = httpx.Client(verify=context_of(verify), timeout=timeout_s, transport=transport)
         self._pid = os.getpid()
         #: No further attempts: it is being closed.
         self._closing = threading.Event()
@@ -82,8 +87,14 @@ class GatewayRequests:
         self.attempts = 0
         while True:
             self.attempts += 1
+            token = self._token.current()
             try:
-                return self._send(method, path, **request)
+                return self._send(method, path, token, **request)
+            except errors.Unauthenticated:
+                # The token may have been replaced meanwhile.
+                if self._token.current() == token:
+                    raise
+                continue
             except errors.TRANSIENT:
                 if time.monotonic() + pause_s >= until_s:
                     raise
@@ -93,8 +104,10 @@ class GatewayRequests:
                 raise errors.ClientClosed
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    def _send(self, method: str, path: str, **request: Any) -> Json:
+    def _send(self, method: str, path: str, token: str, **request: Any) -> Json:
         url = self._urls[self._current]
+        if token:
+            request["headers"] = {**(request.get("headers") or {}), "Authorization": f"Bearer {token}"}
         try:
             response = self._client.request(method, url + path, **request)
         except RuntimeError:

@@ -233,7 +233,7 @@ def _make(
     from oncemq.gateways.http.gateway import HttpGateway
     from oncemq.gateways.http.settings import GatewaySettings
 
-    return HttpGateway(GatewaySettings(brokers=brokers, http=address, **options))
+    return HttpGateway(GatewaySettings(brokers=brokers, http=address, keys=str(settings.keys_folder), **options))
 
 
 _KINDS = {"http": "HTTP", "text": "Text", "udp": "Datagrams"}

@@ -105,11 +105,12 @@ class MediaUnsupported(Refused):
 
 
 class OriginRefused(Refused):
-    """The request came from a web page of another origin, or was sent to an unknown host name."""
+    """The request came from a web page of another origin, or may have come from one, or was sent to an unknown host
+    name."""
 
     code = "ORIGIN_REFUSED"
     http_status = 403
     advice = (
         "Allow the page's origin with the setting `http.origins`, or the host name with `http.hosts`. A program that "
-        "is taken for a browser can send `X-Requested-With`."
+        "is taken for a browser can send `X-Requested-With`. With a session cookie, send `OnceMQ-CSRF`."
     )

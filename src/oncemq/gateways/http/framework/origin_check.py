@@ -23,7 +23,7 @@ from oncemq.protocol import errors
 #: What other sites may link to: pages for people, without side effects.
 _PAGES = (b"/", b"/docs")
 #: Headers that a page of another site can send only with permission (a preflight request, which fails).
-_PERMITTED = (b"x-requested-with", b"idempotency-key")
+_PERMITTED = (b"x-requested-with", b"idempotency-key", b"authorization", b"oncemq-csrf")
 #: Headers that browsers add by themselves, and programs usually don't. A page can't suppress all of them.
 _OF_BROWSERS = (b"cookie", b"referer", b"sec-ch-ua", b"sec-fetch-dest", b"upgrade-insecure-requests")
 #: Headers of a request that nobody may ever look at.

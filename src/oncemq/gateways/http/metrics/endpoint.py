@@ -228,6 +228,9 @@ def _add_health(shown: Exposition, health: HealthReply) -> None:
     shown.add(SESSIONS, health.sessions)
     if health.is_free_space_known:
         shown.add(WRITABLE, health.writable_bytes)
+    if not health.journal:
+        # The user is not a viewer, and gets no counters either.
+        return
     counters = {**dict.fromkeys(COUNTERS, 0), **health.counters}
     shown.add(CLOCK_BEHIND, counters.pop("clock_behind_ms", 0) / 1000)
     for name, value in sorted(counters.items()):

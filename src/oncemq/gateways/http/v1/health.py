@@ -46,4 +46,4 @@ async def health(call: Call[None, None]) -> Answer:
     if call.access.identity.caller is None:
         return answer(Healthy("ok"))
     behind_ms = reply.counters.get("clock_behind_ms", 0)
-    return answer(struct_from(Healthy, reply, status="ok", clock_behind_ms=behind_ms))
+    return answer(struct_from(Healthy, reply, status="ok", journal=reply.journal or UNSET, clock_behind_ms=behind_ms))

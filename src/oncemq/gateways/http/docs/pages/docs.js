@@ -6,6 +6,11 @@ const SHOWN_CHARACTERS_MAX = 100_000;
 
 document.documentElement.classList.add("script");
 
+/** Whether the broker has users: then requests need a login. */
+let hasUsers = false;
+/** Proves that a request comes from this page, if the browser has a session. */
+let csrfToken = "";
+
 /** Returns the form's request: method, URL, headers and body. Empty fields are omitted. */
 function requestOf(form) {
   let path = form.dataset.path;
@@ -31,6 +36,7 @@ function quoted(text) {
 function curlOf({ method, url, headers, body }) {
   const parts = [`curl${method === "GET" ? "" : ` -X ${method}`} ${quoted(url)}`];
   for (const [name, value] of headers) parts.push(`-H ${quoted(`${name}: ${value}`)}`);
+  if (hasUsers) parts.push('-H "Authorization: Bearer $ONCEMQ_TOKEN"');
   if (body !== undefined) parts.push(`--data-binary ${quoted(body)}`);
   return parts.join(" \\\n  ");
 }
@@ -90,6 +96,7 @@ async function showBody(response, shown) {
 
 async function send(form) {
   const { method, url, headers, body } = requestOf(form);
+  if (csrfToken !== "") headers.push(["OnceMQ-CSRF", csrfToken]);
   const output = form.querySelector("output");
   const stop = form.querySelector(".stop");
   const abort = new AbortController();
@@ -158,7 +165,53 @@ function find(words) {
   }
 }
 
+/** Shows who is logged in, or the form to log in. */
+function showUser(user, token) {
+  hasUsers = user !== "";
+  csrfToken = token ?? "";
+  const logIn = document.getElementById("log-in");
+  const logOut = document.getElementById("log-out");
+  logIn.hidden = user !== null;
+  logOut.hidden = !user || csrfToken === "";
+  logOut.querySelector("strong").textContent = user ?? "";
+  document.querySelectorAll("form.try").forEach((form) => form.dispatchEvent(new Event("input")));
+}
+
+/** Asks who is logged in. A broker without users answers with an empty name. */
+async function findUser() {
+  const response = await fetch("/v1/whoami", { cache: "no-store" });
+  if (response.ok) {
+    const { user, csrf_token } = await response.json();
+    showUser(user, csrf_token);
+  } else if (response.status === 401) {
+    showUser(null);
+  }
+}
+
+async function logIn(event) {
+  event.preventDefault();
+  const form = event.target;
+  const body = JSON.stringify({ token: form.token.value.trim() });
+  form.token.value = "";
+  const headers = { "Content-Type": "application/json" };
+  const response = await fetch("/v1/login", { method: "POST", headers, body, cache: "no-store" });
+  const reply = await response.json();
+  form.querySelector("p").textContent = response.ok ? "" : reply.detail;
+  if (response.ok) showUser(reply.user, reply.csrf_token);
+}
+
+async function logOut(event) {
+  event.preventDefault();
+  await fetch("/v1/logout", { method: "POST", headers: { "OnceMQ-CSRF": csrfToken }, cache: "no-store" });
+  await findUser();
+}
+
+document.getElementById("log-in").addEventListener("submit", logIn);
+document.getElementById("log-out").addEventListener("submit", logOut);
 document.querySelectorAll("form.try").forEach(prepare);
 document.getElementById("find").addEventListener("input", (event) => find(event.target.value));
 window.addEventListener("hashchange", openTarget);
 openTarget();
+findUser().catch(() => {
+  // Without the broker, nobody can log in.
+});

@@ -79,9 +79,27 @@ def _navigation(document: Json, operations: list[_Operation]) -> Html:
         element("p", element("strong", info["title"]), " ", element("small", info["version"]), class_="title"),
         element("p", element("a", "openapi.json", href="/openapi.json"), " · ", element("a", "errors", href="#errors")),
         element("label", "Find ", element("input", id="find", type="search", autocomplete="off"), class_="only-script"),
+        _login(),
         *groups,
         aria_label="Endpoints",
     )
+
+
+def _login() -> Html:
+    """Return the forms to log in and out. The page shows the one that fits, if the broker has users (docs.js)."""
+    token = element("input", name="token", type="password", autocomplete="off", required=True)
+    log_in = element(
+        "form",
+        element("label", "Token", token),
+        element("button", "Log in", type="submit"),
+        element("p", class_="bad", role="alert"),
+        id="log-in",
+        hidden=True,
+    )
+    log_out = element(
+        "form", "User ", element("strong"), " ", element("button", "Log out", type="submit"), id="log-out", hidden=True
+    )
+    return together(log_in, log_out)
 
 
 def _main(document: Json, operations: list[_Operation]) -> Html:
