@@ -5,16 +5,13 @@ broker itself checks what a user may do: operations.py is its table of commands.
 
 from __future__ import annotations
 
+from oncemq.auth.operations import ANYONE, OWN
 from oncemq.auth.rules import CONFIGURE, CONSUME, CREATE, DELETE, DESCRIBE, READ, WRITE
 
 #: Nobody needs to log in for it.
 PUBLIC = "public"
-#: Every user who is logged in.
-ANYONE = "any user"
-#: Only the user who has created it, and users with the role admin.
-OWN = "own"
 
-#: (verb, what it is needed for), or PUBLIC, ANYONE or OWN in place of a verb.
+#: (verb, what it is needed for). In place of a verb: PUBLIC, ANYONE, or OWN for what belongs to its user.
 HttpNeed = tuple[str, str]
 
 _TOPIC = "the topic"

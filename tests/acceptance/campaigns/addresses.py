@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from oncemq.broker.network import zeromq  # noqa: F401 - imported before the first fork
-from oncemq.client.runtime.transport import ZmqTransport  # noqa: F401 - imported before the first fork
+from oncemq.client.runtime.zmq_transport import ZmqTransport  # noqa: F401 - imported before the first fork
 from oncemq.testing.broker_process import free_url
 
 #: Longest path of a Unix socket on any system.

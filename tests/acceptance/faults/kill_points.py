@@ -21,7 +21,7 @@ from oncemq.client.core.handshake import Handshake
 from oncemq.client.outbox.file import OutboxFile
 from oncemq.client.outbox.storage import Storage
 from oncemq.client.runtime.stream import StreamTransport
-from oncemq.client.runtime.transport import ZmqTransport
+from oncemq.client.runtime.zmq_transport import ZmqTransport
 from oncemq.client.transaction import Transaction
 from oncemq.journal.files.journal import FileJournal
 

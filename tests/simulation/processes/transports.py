@@ -156,14 +156,6 @@ class ObservedTransport:
         self.is_waited_for = inner.is_waited_for
 
     @property
-    def refusal(self) -> errors.OnceMQError | None:
-        return self._inner.refusal
-
-    @refusal.setter
-    def refusal(self, refusal: errors.OnceMQError | None) -> None:
-        self._inner.refusal = refusal
-
-    @property
     def is_renewed(self) -> bool:
         return self._inner.is_renewed
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from oncemq.gateways.http.connections import Connections
 from oncemq.gateways.http.settings import GatewaySettings
 from oncemq.gateways.tasks import start
+from oncemq.net.tls import has_server_certificate
 from oncemq.protocol import errors
 
 if TYPE_CHECKING:
@@ -89,11 +90,11 @@ def _make_server(settings: GatewaySettings, connections: Connections, tls: TlsAc
 
 def _make_tls(settings: GatewaySettings, connections: Connections) -> TlsAcceptor | None:
     try:
-        from oncemq.gateways.http.tls import Certificate, TlsAcceptor, has_certificate
+        from oncemq.gateways.http.tls import Certificate, TlsAcceptor
     except ImportError:
         raise errors.MissingExtra("the HTTP gateway is not installed: pip install 'oncemq[http]'") from None
     keys = Path(settings.keys)
-    return TlsAcceptor(Certificate(keys), connections) if settings.keys and has_certificate(keys) else None
+    return TlsAcceptor(Certificate(keys), connections) if settings.keys and has_server_certificate(keys) else None
 
 
 def with_origins(app: Any, settings: GatewaySettings) -> Any:

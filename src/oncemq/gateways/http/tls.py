@@ -16,13 +16,11 @@ from pathlib import Path
 from oncemq.gateways.http.connections import HEAD_S, Connections
 from oncemq.gateways.http.protocol import BoundedProtocol
 from oncemq.gateways.tasks import start
-from oncemq.net.tls import server_context
+from oncemq.net.tls import SERVER, SERVER_KEY, server_context
 from oncemq.protocol import errors
 
 log = logging.getLogger("oncemq.gateways")
 
-#: The certificate and its key, in the folder of keys.
-_FILES = ("server.pem", "server-key.pem")
 #: How often the files are looked at.
 _CHECK_S = 1.0
 #: How long a client may take to say goodbye.
@@ -32,11 +30,6 @@ _BUFFER_BYTES = 64 * 1024
 
 #: (time of the last change, size, inode) of each file.
 _Version = tuple[tuple[int, int, int], ...]
-
-
-def has_certificate(keys: Path) -> bool:
-    """Return whether a folder of keys has a certificate: then connections are encrypted."""
-    return (keys / _FILES[0]).exists()
 
 
 class Certificate:
@@ -65,12 +58,12 @@ class Certificate:
         except errors.SettingInvalid as error:
             log.warning("HTTP continues with its former certificate: %s", error.text)
         else:
-            log.info("HTTP uses the certificate %s from now on", self._keys / _FILES[0])
+            log.info("HTTP uses the certificate %s from now on", self._keys / SERVER)
         self._version = version
 
     def _find_version(self) -> _Version:
         try:
-            found = [(self._keys / name).stat() for name in _FILES]
+            found = [(self._keys / name).stat() for name in (SERVER, SERVER_KEY)]
         except OSError:
             return ()
         return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
