@@ -4,7 +4,7 @@ connected as the broker's own gateway process is."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -27,18 +27,19 @@ RULES: dict[str, list[str]] = {
     "bob": ["consume orders", "write orders", "all bobs.#"],
     "carol": ["describe orders"],
     "vera": ["role viewer"],
-    "root": ["role admin"],
 }
 
 
 class Accounts:
-    """The users of a broker. Each has one token, as long as a test changes nothing."""
+    """The users of a broker. Each has one token at first."""
 
     def __init__(self) -> None:
         self.rules = {name: list(rules) for name, rules in RULES.items()}
         self.tokens = {name: [new_token()] for name in RULES}
-        self.gateway_token = new_token()
-        self.security: Security | None = None
+        #: Whether there is an auth.toml.
+        self.exist = True
+        self._gateway_token = new_token()
+        self.security: Security
 
     def token(self, user: str) -> str:
         return self.tokens[user][-1]
@@ -48,19 +49,18 @@ class Accounts:
             f"[user.{name}]\ntokens = {[str(stored(token)) for token in self.tokens[name]]}\nallow = {rules}\n"
             for name, rules in self.rules.items()
         ]
-        return parse("\n".join(tables)) if tables else None
+        return parse("\n".join(tables)) if self.exist else None
 
     def reload(self) -> None:
-        assert self.security is not None
         assert self.security.reload() is None
 
     def start_broker(self, journal: Any, network: Any) -> Broker:
         clock = SystemClock()
-        self.security = Security(self.load, clock.now_ms, own_gateway=stored(self.gateway_token))
+        self.security = Security(self.load, clock.now_ms, own_gateway=stored(self._gateway_token))
         return Broker(journal, network, clock, embedded.LIMITS, security=self.security)
 
     def caller_of_gateway(self, *_: object) -> str:
-        return f"{OWN_GATEWAY}/{stored(self.gateway_token).id}"
+        return f"{OWN_GATEWAY}/{stored(self._gateway_token).id}"
 
 
 @pytest.fixture
@@ -73,15 +73,14 @@ def accounts(monkeypatch: pytest.MonkeyPatch) -> Accounts:
 
 
 class Secured(Gateway):
+    """A gateway whose broker has users. An empty user sends no token."""
+
     def __init__(self, accounts: Accounts, **settings: Any) -> None:
         super().__init__(f"memory:secured-{next(_numbers)}", **settings)
         self.accounts = accounts
 
-    def ask(
-        self, user: str, method: str, path: str, headers: dict[str, str] | None = None, **given: Any
-    ) -> httpx.Response:
-        """Send a request with the token of a user; of nobody if the user is empty."""
-        return self.run(self.send(user, method, path, headers, **given))
+    def ask(self, user: str, method: str, path: str, **given: Any) -> httpx.Response:
+        return self.run(self.send(user, method, path, **given))
 
     async def send(
         self, user: str, method: str, path: str, headers: dict[str, str] | None = None, **given: Any
@@ -100,7 +99,7 @@ class Secured(Gateway):
         return response.status_code, response.json()["code"]
 
     def store(self, *values: str) -> None:
-        """bob is subscribed to `orders`, and alice has put messages."""
+        """alice has put messages on `orders`, to which bob is subscribed."""
         self.ok("alice", "PUT", "/v1/topics/orders")
         self.ok("bob", "PUT", "/v1/topics/orders/subscriptions/bob")
         for value in values:
@@ -112,6 +111,3 @@ def secured(accounts: Accounts) -> Iterator[Secured]:
     gateway = Secured(accounts)
     yield gateway
     gateway.close()
-
-
-Login = Callable[[str], str]
