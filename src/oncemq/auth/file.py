@@ -70,11 +70,18 @@ def load(path: Path) -> Users:
 def parse(text: str, where: str = FILE_NAME) -> Users:
     """Parse the text of auth.toml. Raises SettingInvalid."""
     try:
-        tables = msgspec.convert(tomllib.loads(text), _File)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise SettingInvalid(f"{where}: {error}") from None
+    return users_of(tables, where)
+
+
+def users_of(tables: dict[str, Any], where: str = FILE_NAME) -> Users:
+    """Return the users that the tables of auth.toml define. Raises SettingInvalid."""
     try:
-        return _users(tables)
+        return _users(msgspec.convert(tables, _File))
+    except msgspec.ValidationError as error:
+        raise SettingInvalid(f"{where}: {error}") from None
     except SettingInvalid as error:
         raise SettingInvalid(f"{where}: {error.text}") from None
 
