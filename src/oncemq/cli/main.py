@@ -42,6 +42,7 @@ COMMANDS = {
     "sessions": Lazy("oncemq.cli.admin.sessions:sessions", _ADMIN, "List and delete sessions."),
     "keys": Lazy("oncemq.cli.admin.keys:keys", _ADMIN, "List and free idempotency keys."),
     "registry": Lazy("oncemq.cli.admin.registry:registry", _ADMIN, "List and delete entries of the registry."),
+    "auth": Lazy("oncemq.cli.auth.group:auth", _ADMIN, "Manage users, tokens, rules and keys of a broker."),
     "journal": Lazy(
         "oncemq.cli.admin.journal:journal", _ADMIN, "Check, export, cut and copy the journal of a stopped broker."
     ),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: What happens to a topic at its quota.
 Overflow = Literal["refuse", "drop", "expire"]
+#: What can be given to another user.
+Assignable = Literal["subscription", "session", "writer", "entry"]
 
 
 class _Page(Protocol):
@@ -95,6 +97,16 @@ class Admin:
     def remove_session(self, name: str) -> Flow[None]:
         """Delete a session."""
         return self._context.do(commands.RemoveSession(name))
+
+    def assign(self, owner: str, kind: Assignable, name: str, of: str) -> Flow[None]:
+        """Give something to another user."""
+        if kind not in commands.ASSIGNABLE:
+            raise ValueError(f"kind is one of {', '.join(commands.ASSIGNABLE)}, not {kind!r}")
+        return self._context.do(commands.Assign(kind, name, owner, of))
+
+    def auth_reload(self) -> Flow[None]:
+        """Let the broker read its users and keys again."""
+        yield from self._context.ask(commands.AuthReload(), replies.Done)
 
     def health(self) -> Flow[replies.HealthReply]:
         """Return the broker's counts and state."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oncemq.client.admin import Admin, Overflow
+from oncemq.client.admin import Admin, Assignable, Overflow
 from oncemq.client.connection import Connection
 from oncemq.client.consumer.aio import PatternSubscription, Subscription
 from oncemq.client.consumer.options import ConsumerOptions
@@ -733,6 +733,23 @@ class Client:
         >>> await client.remove_session("billing")
         """
         await self._driver.run(self._admin.remove_session(name))
+
+    async def assign(self, owner: str, kind: Assignable, name: str, *, of: str = "") -> None:
+        """Give a subscription (`of` its topic or pattern), a session, a writer of stages or an entry of the registry
+        (`of` its namespace) to another user. An empty owner means nobody: the next user who uses it becomes its owner.
+        Only for administrators.
+
+        >>> await client.assign("kitchen", "subscription", "chef", of="orders")
+        """
+        await self._driver.run(self._admin.assign(owner, kind, name, of))
+
+    async def auth_reload(self) -> None:
+        """Let the broker read auth.toml, certificates and keys again. Raises what is wrong with them; then the former
+        ones stay in force. Only for administrators.
+
+        >>> await client.auth_reload()
+        """
+        await self._driver.run(self._admin.auth_reload())
 
     async def health(self) -> replies.HealthReply:
         """Return the broker's state and counts.

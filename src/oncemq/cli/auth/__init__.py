@@ -1,0 +1,1 @@
+"""`oncemq auth`: users, tokens, rules and keys of a broker."""
