@@ -327,6 +327,15 @@ def test_a_session_can_be_deleted(connect: Connect, topic: str) -> None:
     client.create_topic(topic)
 
 
+def test_a_subscription_can_be_given_to_a_user(client: oncemq.Client, topic: str) -> None:
+    client.subscribe(topic, "s")
+    client.assign("kitchen", "subscription", "s", of=topic)
+    with pytest.raises(errors.Malformed, match="there is no session"):
+        client.assign("kitchen", "session", f"nobody's {topic}")
+    with pytest.raises(ValueError, match="kind is one of"):
+        client.assign("kitchen", "topic", topic)  # type: ignore[arg-type]
+
+
 def test_stages_are_visible_after_their_commit(client: oncemq.Client, topic: str) -> None:
     subscription = client.subscribe(topic, "s")
     assert client.stage(f"{topic} a", topic, topic, 1, ["1", "2"]) == 2

@@ -26,7 +26,7 @@ def write_private(path: Path, text: str) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            _give_to_owner(file.fileno(), path)
+            _give(file.fileno(), path)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -53,7 +53,7 @@ def changes_locked(path: Path) -> Iterator[None]:
     # A lock file of its own, since the file is replaced with each change.
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _LOCK_MODE)
     try:
-        _give_to_owner(lock, path)
+        _give(lock, path)
         until_s = time.monotonic() + _LOCK_WAIT_S
         while not _try_lock(lock):
             if time.monotonic() > until_s:
@@ -72,8 +72,15 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _give_to_owner(descriptor: int, path: Path) -> None:
-    """If root creates a file, it belongs to whom the former file or the folder belongs: the broker must read it."""
+def give_to_owner(path: Path) -> None:
+    """If root has created a file or folder, give it to whom the folder around it belongs: the broker must read it."""
+    if os.geteuid() == 0:
+        owner = path.absolute().parent.stat()
+        os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def _give(descriptor: int, path: Path) -> None:
+    """The same for a file that replaces `path`. If that exists, its owner stays."""
     if os.geteuid() == 0:
         owner = os.stat(path if path.exists() else path.parent)
         os.fchown(descriptor, owner.st_uid, owner.st_gid)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from oncemq.auth.file import load
+from oncemq.auth.status import StatusFile
 from oncemq.auth.tokens import stored
 from oncemq.auth.users import Users
 from oncemq.broker.security.audit import AuditLog
 from oncemq.broker.security.security import Security
 from oncemq.config.settings import ServeSettings
+
+log = logging.getLogger("oncemq.security")
 
 
 def make_security(settings: ServeSettings, gateway_token: str) -> Security:
@@ -23,6 +29,31 @@ def make_security(settings: ServeSettings, gateway_token: str) -> Security:
 
     log = AuditLog(Path(settings.audit) if settings.audit else path.parent / "audit.log")
     return Security(load_users, _now_ms, audit_log=log, own_gateway=stored(gateway_token))
+
+
+@contextmanager
+def status_reported(settings: ServeSettings, security: Security) -> Iterator[None]:
+    """Inside, commands on this machine find the broker on its data folder, and learn what it says about auth.toml. The
+    journal must be locked."""
+    try:
+        status = StatusFile(Path(settings.folder), settings.auth_file)
+    except OSError as error:
+        log.warning("`oncemq auth` does not find this broker: %s", error)
+        yield
+        return
+
+    def report(error: str = "") -> None:
+        try:
+            status.report(has_users=security.users is not None, error=error)
+        except OSError as failure:
+            log.warning("`oncemq auth` does not find this broker: %s", failure)
+
+    report()
+    security.on_read.append(report)
+    try:
+        yield
+    finally:
+        status.close()
 
 
 def _now_ms() -> int:

@@ -23,7 +23,7 @@ from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Journal
 from oncemq.net.descriptors import raise_limit
 from oncemq.protocol import errors
-from oncemq.server.security import make_security
+from oncemq.server.security import make_security, status_reported
 from oncemq.server.serve_gateways import gateway_supervisor
 from oncemq.server.supervisor import Supervisor
 
@@ -93,7 +93,8 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
     try:
         with network.own_growth():
             journal = open_files(settings.folder, segment_bytes=settings.segment_bytes)
-        return _exit_code(partial(serve_journal, journal, network))
+        with status_reported(settings, security):
+            return _exit_code(partial(serve_journal, journal, network))
     finally:
         network.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,12 +12,15 @@ from typing import Any
 
 import pytest
 
+import oncemq
 from oncemq.auth import status
 from oncemq.auth.file import load
 from oncemq.auth.status import StatusFile, running
 from oncemq.cli.auth import local_broker
-from oncemq.protocol.errors import BrokerAway, SettingInvalid
+from oncemq.config.settings import ServeSettings
+from oncemq.protocol.errors import BrokerAway, SettingInvalid, Unauthenticated
 from tests.cli.auth.conftest import FILE, Auth
+from tests.forking import ForkedBroker
 
 FOLDER = Path("oncemq-data")
 
@@ -172,6 +176,47 @@ def test_a_broker_that_does_not_answer_is_reported(
     said = auth("reload", "--data", "oncemq-data", code=6).stderr
     assert ("has ended" in said) is (what == "ends")
     assert ("has not read the file" in said) is (what == "is silent")
+
+
+def test_a_real_broker_reads_its_users_when_it_is_told_to(auth: Auth) -> None:
+    with ForkedBroker(FOLDER) as broker:
+        assert f"The broker (pid {broker.pid}) has no users yet" in auth("user", "add", "alice").stderr
+        with broker.connect() as client:
+            client.health()
+        auth("reload", "--data", str(FOLDER))
+        with pytest.raises(Unauthenticated):
+            broker.connect()
+        assert f"The broker (pid {broker.pid}) uses it now." in auth("grant", "alice", "role", "admin").stderr
+        good = FILE.read_text()
+        FILE.unlink()
+        status = running(FOLDER)
+        assert status is not None
+        with pytest.raises(SettingInvalid, match=r"keeps the former users: auth\.toml does not exist any more"):
+            local_broker.reload(status, ServeSettings(data=str(FOLDER)))
+        FILE.write_text(good)
+        FILE.chmod(0o600)
+        auth("reload", "--data", str(FOLDER))
+    assert running(FOLDER) is None
+
+
+def test_a_client_can_tell_a_broker_to_read_its_users(auth: Auth) -> None:
+    async def reload(url: str) -> None:
+        async with oncemq.aio.connect(url) as client:
+            await client.assign("alice", "subscription", "s", of="orders")
+            await client.auth_reload()
+
+    with ForkedBroker(FOLDER) as broker:
+        with broker.connect() as client:
+            client.subscribe("orders", "s")
+            client.auth_reload()
+        asyncio.run(reload(broker.url))
+        status = running(FOLDER)
+        assert status is not None
+        assert (status.reads, status.has_users) == (3, False)
+        auth("user", "add", "alice")
+        with pytest.raises(Unauthenticated), broker.connect() as client:
+            client.auth_reload()
+            client.health()
 
 
 def test_without_a_broker_there_is_nothing_to_reload(auth: Auth) -> None:

@@ -77,6 +77,8 @@ class Security:
         self._authorizer: Authorizer | None = None
         #: Called after new users took effect: connections and waiting requests are checked again.
         self.on_reload: list[Callable[[], None]] = []
+        #: Called after auth.toml was read again, with the reason if it was refused.
+        self.on_read: list[Callable[[str], None]] = []
         #: Some user has a quota of bytes in flight, or of bytes stored.
         self.limits_in_flight = self._limits_storage = False
         self.users: Users | None = None
@@ -100,6 +102,12 @@ class Security:
 
     def reload(self, caller: str = "") -> Refusal | None:
         """Read auth.toml again. Return why it is not valid; then nothing has changed."""
+        refusal = self._reload(caller)
+        for call in self.on_read:
+            call(refusal.text if refusal is not None else "")
+        return refusal
+
+    def _reload(self, caller: str) -> Refusal | None:
         self.audit.reopen()
         try:
             users = self._load()

@@ -21,7 +21,8 @@ _NAMES = {SUBSCRIPTION: "SUBSCRIBER", ENTRY: "KEY"}
 
 @click.command(
     cls=Documented,
-    exits=(*BROKER_EXITS, 5, 10),
+    exits=(*BROKER_EXITS, 10),
+    advice={"MALFORMED": "`oncemq subs`, `oncemq sessions` and `oncemq registry` list what there is."},
     examples="""
         oncemq auth assign kitchen subscription orders chef
         oncemq auth assign kitchen session importer
