@@ -250,6 +250,18 @@ def test_a_failed_write_leaves_the_former_file(by_hand: Path, monkeypatch: pytes
     assert sorted(each.name for each in by_hand.parent.iterdir()) == [".auth.toml.lock", "auth.toml"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_what_root_changes_still_belongs_to_the_owner_of_the_folder(path: Path) -> None:
+    path.parent.mkdir()
+    os.chown(path.parent, 12345, 12346)
+    edit.add_user(path, "alice")
+    for file in path.parent.iterdir():
+        assert (file.stat().st_uid, file.stat().st_gid) == (12345, 12346), file
+    os.chown(path, 12347, 12348)
+    edit.add_user(path, "bob")
+    assert (path.stat().st_uid, path.stat().st_gid) == (12347, 12348)
+
+
 def test_a_link_to_the_file_stays_a_link(by_hand: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.toml"
     link.symlink_to(by_hand)

@@ -147,17 +147,31 @@ def test_a_pid_of_another_container_is_not_signalled(
     assert broker.signals == 0
 
 
-def test_a_process_of_another_user_is_one_sentence(
+def test_a_process_that_cannot_be_signalled_is_one_sentence(
     auth: Auth, start: Callable[[], Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auth("user", "add", "alice")
     start()
 
     def refuse(*_: int) -> None:
-        raise PermissionError(1, "Operation not permitted")
+        raise failure
 
     monkeypatch.setattr(os, "kill", refuse)
+    failure: OSError = PermissionError(1, "Operation not permitted")
     assert "belongs to another user" in auth("user", "add", "bob", code=2).stderr
+    failure = ProcessLookupError(3, "No such process")
+    assert "there is no process with the pid" in auth("user", "add", "carol", code=6).stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_signals_no_process_of_somebody_else_than_the_owner_of_the_file(
+    auth: Auth, start: Callable[[], Broker]
+) -> None:
+    auth("user", "add", "alice")
+    broker = start()
+    os.chown(FOLDER / "auth.status", 12345, 12345)
+    assert "belongs to another user" in auth("user", "add", "bob", code=2).stderr
+    assert broker.signals == 0
 
 
 @pytest.mark.parametrize("what", ["ends", "is silent"])

@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from oncemq.auth.status import Status, process_space, running
+from oncemq.auth.status import FILE_NAME, Status, process_space, running
 from oncemq.cli.auth.location import reload_command
 from oncemq.config.settings import ServeSettings
 from oncemq.protocol.errors import BrokerAway, SettingInvalid
@@ -50,17 +50,31 @@ def reload(status: Status, settings: ServeSettings) -> Status:
             "the broker runs in another container or on another machine: run the command there, or `oncemq auth "
             "reload` with the address of the broker"
         )
+    folder = Path(settings.folder)
     try:
+        _check_owner(status.pid, folder)
         os.kill(status.pid, signal.SIGHUP)
+    except ProcessLookupError:
+        raise BrokerAway(f"there is no process with the pid {status.pid}") from None
     except PermissionError:
         raise SettingInvalid(
             f"the broker (pid {status.pid}) belongs to another user: run the command as that user, or `oncemq auth "
             "reload` with the address of the broker"
         ) from None
-    answer = _answer(status, Path(settings.folder))
+    answer = _answer(status, folder)
     if answer.error:
         raise SettingInvalid(f"the broker (pid {status.pid}) keeps the former users: {answer.error}")
     return answer
+
+
+def _check_owner(pid: int, folder: Path) -> None:
+    """Raise PermissionError if the process belongs to somebody else than the file that has its pid: a user must not
+    make root signal any process."""
+    process = Path(f"/proc/{pid}/status")
+    if os.geteuid() == 0 and process.exists():
+        uid = next(line.split()[1] for line in process.read_text().splitlines() if line.startswith("Uid:"))
+        if int(uid) != (folder / FILE_NAME).stat().st_uid:
+            raise PermissionError
 
 
 def _answer(before: Status, folder: Path) -> Status:
