@@ -47,6 +47,9 @@ COMMANDS = {
         "oncemq.cli.admin.journal:journal", _ADMIN, "Check, export, cut and copy the journal of a stopped broker."
     ),
     "pipeline": Lazy("oncemq.cli.pipeline.group:pipeline", _ADMIN, "Declare data pipelines on Spark, and run them."),
+    "context": Lazy(
+        "oncemq.cli.admin.context:context", _ADMIN, "Manage contexts: named brokers, with your credentials."
+    ),
     "serve": Lazy("oncemq.cli.server.serve:serve", _BROKER, "Run a broker."),
     "gateway": Lazy(
         "oncemq.cli.server.gateway:gateway",

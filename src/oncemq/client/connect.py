@@ -31,12 +31,27 @@ def connect(
 
     `url`: `oncemq://HOST:PORT` or `oncemq+unix://PATH`; `file:FOLDER` or `memory:` for a broker inside this process;
     for ZeroMQ, `tcp://HOST:PORT` or `ipc://PATH`. With several addresses, as a sequence or separated by commas, the
-    next one is tried when one does not answer. Default: the environment's ONCEMQ_URL, or oncemq://127.0.0.1:5554.
+    next one is tried when one does not answer. Default: the environment's ONCEMQ_URL, the current context
+    (`oncemq context`), or oncemq://127.0.0.1:5554.
 
     `outbox`: a file on this machine. What is put is written there first, and reaches the broker automatically, once
     and in order, even if this process dies. The broker need not be reachable.
 
-    Options, all by name:
+    Options that say who connects, all by name:
+
+    - `context`: the name of a context, which has an address and credentials, instead of `url` (`oncemq context`).
+    - `token`, or `token_file`: the token of a user, or a file with it, which is read again for each connection.
+    - `tls`: True to encrypt the connection and check the broker's certificate; the file with the certificate of its
+      authority, if that is your own; or an `ssl.SSLContext`. For `oncemq://`.
+    - `tls_certificate`, `tls_key`: files with a certificate of this client. `tls_server_name`: the name in the broker's
+      certificate, if it is not the host of the address.
+    - `curve_server`, `curve_public`, `curve_secret`: the public key of the broker and the keys of this client, which
+      encrypt connections of ZeroMQ (`tcp://`).
+
+    Each of them can be in the environment: ONCEMQ_CONTEXT, ONCEMQ_TOKEN and so on. An empty text, or `tls=False`, says
+    that there is none, whatever the environment says. Credentials of a context are never used for another address.
+
+    Other options:
 
     - `name`: makes the session durable. It continues where an earlier process of that name ended, and fences off one
       that still runs. Default: the session belongs to this client alone.

@@ -6,25 +6,29 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from oncemq.client.core.core import Core
 from oncemq.client.core.options import Options
 from oncemq.client.core.validation import check_name
-from oncemq.client.credentials import NO_CREDENTIALS, Credentials
+from oncemq.client.credentials import NO_CREDENTIALS, CredentialOptions, Credentials, credentials_of
 from oncemq.client.runtime.transport import split_urls
+from oncemq.config import endpoints
 from oncemq.protocol import errors, limits
 
 if TYPE_CHECKING:
+    import ssl
+
     from oncemq.client.outbox.file import OutboxFile
     from oncemq.client.recording.recorder import Recorder
 
 
-class OutboxOptions(TypedDict, total=False):
+class OutboxOptions(CredentialOptions, total=False):
     """Options of `connect` with an outbox."""
 
+    context: str | None
     timeout_s: float
     tries: int
     window: int
@@ -117,7 +121,42 @@ def settings_of(
     for option in options:
         if option not in known:
             raise TypeError(f"connect() has no option {option!r}; it has {', '.join(sorted({*known, 'outbox'}))}")
-    return ConnectSettings(urls=split_urls(url), outbox=outbox, **options)
+    urls, credentials = _reach(url, {name: options[name] for name in options if name in _REACH})
+    rest = {name: value for name, value in options.items() if name not in _REACH}
+    return ConnectSettings(urls=urls, credentials=credentials, outbox=outbox, **rest)
+
+
+_REACH = ("context", *endpoints.CREDENTIALS)
+
+
+def _reach(url: str | Sequence[str] | None, options: Mapping[str, Any]) -> tuple[list[str], Credentials]:
+    """Return the addresses and the credentials. Raises SettingInvalid or TypeError."""
+    given: dict[str, Any] = {name: _plain(name, value) for name, value in options.items()}
+    context = None
+    if not isinstance(given.get("tls"), bool | str | None):
+        context, given["tls"] = _ssl_context(given["tls"]), True
+    if url is not None:
+        given["url"] = ",".join([url] if isinstance(url, str) else url)
+    endpoint = endpoints.choose([endpoints.arguments(given), endpoints.environment()]).endpoint
+    urls = split_urls(endpoint.url)
+    return urls, credentials_of(endpoint, urls, context)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """The value of an option, with a path as text. Raises TypeError, which does not show the value."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if name != "tls" and not isinstance(value, str | None):
+        raise TypeError(f"{name} must be a text, not {type(value).__name__}")
+    return value
+
+
+def _ssl_context(value: Any) -> ssl.SSLContext:
+    import ssl
+
+    if not isinstance(value, ssl.SSLContext):
+        raise TypeError(f"tls must be True, False, a file or an ssl.SSLContext, not {type(value).__name__}")
+    return value
 
 
 def _check_folder(folder: str) -> None:

@@ -72,6 +72,18 @@ def is_open(address: str) -> bool:
     return match is not None and not is_loopback(match["host"])
 
 
+def is_remote(url: str) -> bool:
+    """Return whether what a client sends to an address may leave this machine.
+
+    >>> is_remote("oncemq://broker.example"), is_remote("tcp://[::1]:5555"), is_remote("ipc:///tmp/oncemq")
+    (True, False, False)
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("oncemq", "tcp"):
+        return False
+    return not is_loopback(rest.partition("]")[0].lstrip("[") if rest.startswith("[") else rest.partition(":")[0])
+
+
 def check_gateway(name: str, address: str) -> None:
     """Raise SettingInvalid unless the gateway can listen on the address."""
     if address in ("auto", "none"):

@@ -6,13 +6,14 @@ sources.py reads their values; gateways.py has the settings of gateways.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from oncemq.config.addresses import DEFAULT_LISTEN, DEFAULT_URL
 from oncemq.config.database_url import describe
+from oncemq.config.endpoints import CREDENTIALS, SECRETS
 from oncemq.config.gateways import HttpOptions, PushOptions, SocketMode, TextOptions, UdpOptions, at_least, described
 from oncemq.protocol.limits import Limits
 
@@ -217,6 +218,33 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
             description="Address of the broker. Several addresses, separated by commas, are tried in turn.",
         ),
     ] = DEFAULT_URL
+    context: Annotated[
+        str,
+        described(
+            "Name of a context, which has an address and credentials, instead of `url`. `oncemq context` manages them."
+        ),
+    ] = ""
+    token: Annotated[
+        str, described("Token of a user. `token_file` keeps it out of the environment and of this file.")
+    ] = ""
+    token_file: Annotated[str, described("File with the token of a user. It is read for each connection.")] = ""
+    tls: Annotated[
+        bool | str,
+        described(
+            "Encrypt connections to `oncemq://` addresses: `true`, or the file with the certificate of the broker's "
+            "authority, if it is not one that the system knows."
+        ),
+    ] = ""
+    tls_certificate: Annotated[str, described("File with the certificate of this client, if it has one.")] = ""
+    tls_key: Annotated[str, described("File with the key of that certificate, if it is another one.")] = ""
+    tls_server_name: Annotated[
+        str, described("Name in the certificate of the broker. Empty: the host of the address.")
+    ] = ""
+    curve_server: Annotated[
+        str, described("Public key of the broker, to encrypt connections to `tcp://` addresses (ZeroMQ).")
+    ] = ""
+    curve_public: Annotated[str, described("Public key of this client, for such connections.")] = ""
+    curve_secret: Annotated[str, described("Secret key of this client, for such connections.")] = ""
     timeout_s: Annotated[
         float, Meta(gt=0, description="How long to wait for a reply before the request is sent again.")
     ] = 1.0
@@ -239,6 +267,17 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
             "Empty: nothing is recorded."
         ),
     ] = ""
+
+    def __repr__(self) -> str:
+        """Without secrets: it may be logged."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown |= {name: "…" for name in SECRETS if shown[name]}
+        return f"ClientSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    @property
+    def credentials(self) -> dict[str, Any]:
+        """The options of `connect` that say who connects, as far as they are set."""
+        return {name: value for name in CREDENTIALS if (value := getattr(self, name)) != ""}
 
 
 LIMIT_DESCRIPTIONS = {

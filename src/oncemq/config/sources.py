@@ -1,4 +1,5 @@
-"""Where the values of settings come from: a flag wins over the environment, then the file, then the default.
+"""Where the values of settings come from: a flag wins over the environment, then the file, then the default. Which
+address and which credentials a client uses, endpoints.py decides.
 
     [serve]   the broker: where it listens and stores          ServeSettings
     [limits]  its limits (protocol/limits.py)                  ServeSettings, which is a Limits
@@ -22,13 +23,14 @@ import os
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from oncemq.config import contexts, endpoints
 from oncemq.config.addresses import GATEWAY_ADDRESSES, check_address, check_gateway, split_addresses
 from oncemq.config.durations import format_duration, parse_duration_ms
 from oncemq.config.gateways import OPTIONS, Options
@@ -41,7 +43,7 @@ FILE_VARIABLE = "ONCEMQ_CONFIG"
 #: If it is set, the command line shows the traceback of an unexpected error.
 TRACEBACK_VARIABLE = "ONCEMQ_TRACEBACK"
 #: The settings of the client that every command has as a flag.
-CLIENT_FLAGS = ("url", "timeout_s", "tries")
+CLIENT_FLAGS = ("url", "context", "token_file", "tls", "timeout_s", "tries")
 
 #: A segment holds its own header and that of a group in addition to the largest batch.
 _SEGMENT_OVERHEAD_BYTES = 64 * 1024
@@ -89,6 +91,8 @@ class Setting(msgspec.Struct, frozen=True):
         plain, meta = _parts(self.kind)
         if typing.get_origin(plain) is Literal:
             return " or ".join(typing.get_args(plain))
+        if plain == bool | str:
+            return "true, false or a file"
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
         text = names.get(plain, "a list of texts, or one text with commas")
         if self.unit:
@@ -207,18 +211,47 @@ def _load_options(gateway: str, flags: Mapping[str, Any], environment: Mapping[s
 
 
 def load_client(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ClientSettings:
-    """Return the settings of a client. Arguments and errors are those of `load_serve`."""
-    settings = ClientSettings(**_gather(CLIENT_SETTINGS, flags, environment))
+    """Return the settings of a client, with the address and the credentials that it is to use. Arguments and errors are
+    those of `load_serve`."""
+    chosen = choose_endpoint(flags, environment).endpoint
+    values = _gather(CLIENT_SETTINGS, flags, environment) | msgspec.structs.asdict(chosen)
+    values["tls"] = "" if chosen.tls is None else chosen.tls
+    settings = ClientSettings(**values)
     if not settings.url.isascii() and any("\ud800" <= character <= "\udfff" for character in settings.url):
         raise SettingInvalid(f"url = {settings.url!r} is not UTF-8.")
     return settings
 
 
+def choose_endpoint(
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str] = os.environ,
+    above_file: Sequence[endpoints.Source] = (),
+) -> endpoints.Choice:
+    """Choose the address and the credentials of a client. `above_file`: further sources, which are stronger than the
+    settings file and weaker than the environment. Raises SettingInvalid."""
+    path = flags.get("config") or environment.get(FILE_VARIABLE)
+    names = ("url", "context", *endpoints.CREDENTIALS)
+    in_file = {name: value for name, value in _in_file(path).items() if name in names}
+    sources = [
+        endpoints.arguments({name: flags.get(name) for name in names}),
+        endpoints.environment(environment),
+        *above_file,
+        endpoints.file(f"{path or FILE_NAME}: client.", in_file),
+    ]
+    return endpoints.choose(sources, environment)
+
+
+def _in_file(path: str | None) -> dict[str, Any]:
+    """Return the values in the file by field. The whole file is checked, used or not."""
+    return {
+        field: convert(_BY_FIELD[field], value, source, typed=True)
+        for field, (value, source) in read_file(path).items()
+    }
+
+
 def _gather(settings: list[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values that are set, each from its strongest source. The whole file is checked, used or not."""
-    in_file: dict[str, Any] = {}
-    for field, (value, source) in read_file(flags.get("config") or environment.get(FILE_VARIABLE)).items():
-        in_file[field] = convert(_BY_FIELD[field], value, source, typed=True)
+    """Return the values that are set, each from its strongest source."""
+    in_file = _in_file(flags.get("config") or environment.get(FILE_VARIABLE))
     chosen = {setting.field: in_file[setting.field] for setting in settings if setting.field in in_file}
     for setting in settings:
         if setting.variable in environment:
@@ -230,7 +263,8 @@ def _gather(settings: list[Setting], flags: Mapping[str, Any], environment: Mapp
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
     """Return variables that look like settings but are none, each with the most similar setting, or ""."""
-    known = [setting.variable for setting in SETTINGS] + [FILE_VARIABLE, TRACEBACK_VARIABLE]
+    known = [setting.variable for setting in SETTINGS]
+    known += [FILE_VARIABLE, contexts.FILE_VARIABLE, TRACEBACK_VARIABLE]
     unknown = sorted(name for name in environment if name.startswith("ONCEMQ_") and name not in known)
     return [(name, next(iter(difflib.get_close_matches(name, known, n=1)), "")) for name in unknown]
 
@@ -242,12 +276,17 @@ def read_file(path: str | None) -> dict[str, tuple[Any, str]]:
     if not path and not file.exists():
         return {}
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as opened:
+            status = os.fstat(opened.fileno())
+            document = tomllib.loads(opened.read().decode("utf-8"))
     except OSError as error:
         raise SettingInvalid(f"{file} can't be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingInvalid(f"{file} is not valid TOML: {error}.") from None
-    return _flatten(document, str(file))
+    found = _flatten(document, str(file))
+    if any(name in found for name in endpoints.SECRETS):
+        contexts.check_private(file, status)
+    return found
 
 
 def _flatten(document: dict[str, Any], file: str) -> dict[str, tuple[Any, str]]:
@@ -284,7 +323,8 @@ def convert(setting: Setting, value: Any, source: str, typed: bool = False) -> A
             parsed = str(value).lower()
         return msgspec.convert(parsed, setting.kind, strict=typed)
     except ValueError:  # A ValidationError is one.
-        shown = "…" if setting.field == "journal" and not _is_harmless(value) else repr(value)
+        is_secret = setting.field in endpoints.SECRETS or (setting.field == "journal" and not _is_harmless(value))
+        shown = "…" if is_secret else repr(value)
         raise SettingInvalid(f"{source} = {shown} is not valid: it must be {setting.allowed}.") from None
 
 

@@ -3,10 +3,10 @@
     STATE/BROKER/NAME/slot-0.outbox     an outbox of the client (client/outbox/file.py)
                       slot-0.lock       locked by the run that uses the slot
 
-BROKER is made from the broker's address, NAME from `--as`. Each of several concurrent runs has a slot of its own. A run
-finishes what it finds in unused slots, and leaves alone what belongs to another broker at the same address. A run that
-created the folder, as every run in a new container does, also ends its slot's session when its work is done. On
-systems without file locks, no state is kept.
+BROKER is made from the broker's address and the user's credentials, NAME from `--as`. Each of several concurrent runs
+has a slot of its own. A run finishes what it finds in unused slots, and leaves alone what belongs to another broker at
+the same address. A run that created the folder, as every run in a new container does, also ends its slot's session when
+its work is done. On systems without file locks, no state is kept.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from oncemq.client.outbox.contract import OutboxRefusal
     from oncemq.client.outbox.producer import Ticket
     from oncemq.client.outbox.sync import OutboxClient
+    from oncemq.config.settings import ClientSettings
     from oncemq.protocol.message import Message
 
 try:
@@ -75,7 +76,7 @@ def stateful_client(reach: Reach, state: str | None, *, client_name: str | None 
             yield client
         return
     folder = default_folder() if state == "user" else Path(state)
-    folder = folder / _folder_name(settings.url) / quote(client_name or "-", safe="")
+    folder = folder / _folder_name(settings) / quote(client_name or "-", safe="")
     is_new_folder = not folder.exists()
     with ExitStack() as stack:
         chosen = None
@@ -96,12 +97,28 @@ def stateful_client(reach: Reach, state: str | None, *, client_name: str | None 
         yield cast("Client", chosen)
 
 
-def _folder_name(url: str) -> str:
-    """Return a readable and short name that is different for every address."""
+def _folder_name(settings: ClientSettings) -> str:
+    """Return a readable and short name that is different for every address and every user: a user can't finish what
+    another one has begun."""
+    url = settings.url
     if url.startswith("file:"):
         url = "file:" + os.path.realpath(url.removeprefix("file:").removeprefix("//"))
     readable = "".join(letter if letter.isalnum() else "-" for letter in url)[:40].strip("-")
-    return f"{readable}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
+    user = _user_of(settings)
+    key = f"{url}\n{user}" if user else url
+    return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+
+def _user_of(settings: ClientSettings) -> str:
+    """Return what stands for the user and stays the same if the token is replaced; a token's id, if there is nothing
+    else. Empty if there are no credentials."""
+    from oncemq.auth.tokens import token_id
+
+    if settings.context:
+        return f"context {settings.context}" if settings.credentials else ""
+    if settings.token_file:
+        return f"file {os.path.realpath(os.path.expanduser(settings.token_file))}"
+    return token_id(settings.token) or settings.curve_public or settings.tls_certificate
 
 
 def _free_slots(folder: Path, stack: ExitStack) -> Iterator[Path]:
@@ -141,7 +158,7 @@ def _lock(path: Path, stack: ExitStack) -> bool:
 
 
 @contextmanager
-def _outbox_client(slot: Path, settings: Any) -> Iterator[OutboxClient | None]:
+def _outbox_client(slot: Path, settings: ClientSettings) -> Iterator[OutboxClient | None]:
     """Yield a client on a slot after its broker has answered, or None if the slot belongs to another broker.
 
     Raises BrokerAway; nothing of this run has been kept then.
@@ -191,7 +208,7 @@ def _delete(slot: Path) -> None:
             os.remove(f"{slot}{suffix}")
 
 
-def _connect(slot: Path, settings: Any) -> OutboxClient:
+def _connect(slot: Path, settings: ClientSettings) -> OutboxClient:
     import oncemq
 
     return oncemq.connect(settings.url, outbox=slot, **connect_options(settings))

@@ -17,6 +17,7 @@ from oncemq.terminal import bytes_of, json_line, note, utf8, warn
 
 if TYPE_CHECKING:
     from oncemq import Client
+    from oncemq.config.settings import ClientSettings
 
     ParamType = click.ParamType[Any]
 else:
@@ -26,7 +27,15 @@ Function = Callable[..., None]
 #: The options that say how to reach the broker. Missing values come from the environment, the file and the defaults.
 Reach = Mapping[str, Any]
 
-_REACH_FIELDS = {"url": "url", "timeout": "timeout_s", "tries": "tries", "config": "config"}
+_REACH_FIELDS = {
+    "url": "url",
+    "context": "context",
+    "token_file": "token_file",
+    "tls": "tls",
+    "timeout": "timeout_s",
+    "tries": "tries",
+    "config": "config",
+}
 #: Shell completion must not keep anybody waiting.
 _COMPLETION_TIMEOUT_S = 0.3
 #: Set by `oncemq work` for the commands that it runs. These may run `oncemq` themselves.
@@ -71,8 +80,38 @@ DURATION_MS = Duration(1)
 SIZE = Size()
 
 
+class ContextName(ParamType):
+    """The name of a context. The shell completes it."""
+
+    name = "name"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        del ctx, param
+        from oncemq.config import contexts
+        from oncemq.protocol.errors import OnceMQError
+
+        try:
+            names = contexts.load(contexts.path_of()).entries
+        except OnceMQError:
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+CONTEXT = ContextName()
+#: Why no option takes a token itself.
+NO_TOKEN_VALUE = "other users of this machine see the arguments of commands, and the shell saves them in its history"
+
+
+def _refuse_token(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    """The error does not show the value, which may be a token."""
+    if value is not None and not ctx.resilient_parsing:
+        raise click.UsageError(
+            f"A token can't be an argument: {NO_TOKEN_VALUE}. Use --token-file, --context or ONCEMQ_TOKEN."
+        )
+
+
 def reaches_broker(function: Function) -> Function:
-    """Add --url, --timeout, --tries and --config, and pass them on as `reach`."""
+    """Add --url, --context, --token-file, --tls, --timeout, --tries and --config, and pass them on as `reach`."""
 
     @functools.wraps(function)
     def gathered(*args: Any, **options: Any) -> None:
@@ -90,6 +129,23 @@ def reaches_broker(function: Function) -> Function:
         ),
         click.option("--timeout", type=DURATION, metavar="TIME", help="Timeout of each attempt. [default: 1s]"),
         click.option(
+            "--token",
+            hidden=True,
+            expose_value=False,
+            is_flag=False,
+            flag_value="",
+            callback=_refuse_token,
+            help="Refused, with the reason.",
+        ),
+        *credential_options,
+        click.option(
+            "--context",
+            type=CONTEXT,
+            metavar="NAME",
+            help="Use this context, which has an address and credentials. [default: the current one, if no address is "
+            "given; see `oncemq context`]",
+        ),
+        click.option(
             "--url",
             metavar="URL[,URL...]",
             help="Address of the broker, or of the broker and its standbys. [default: oncemq://127.0.0.1:5554]",
@@ -97,6 +153,18 @@ def reaches_broker(function: Function) -> Function:
     ):
         gathered = option(gathered)
     return gathered
+
+
+credential_options = (
+    click.option(
+        "--tls",
+        metavar="true|FILE",
+        help="Encrypt the connection. FILE: the certificate of the broker's authority, if the system does not know it.",
+    ),
+    click.option(
+        "--token-file", metavar="FILE", type=click.Path(dir_okay=False), help="File with the token of a user."
+    ),
+)
 
 
 def warn_of_unknown_variables() -> None:
@@ -155,10 +223,10 @@ def existing_keys(wanted: Sequence[str], known: Sequence[str], owner: str) -> li
     return list(dict.fromkeys(wanted))
 
 
-def connect_options(settings: Any) -> dict[str, Any]:
+def connect_options(settings: ClientSettings) -> dict[str, Any]:
     """Return the options of `oncemq.connect` that are settings of the client."""
     names = ("timeout_s", "tries", "window", "batch_messages", "batch_bytes", "linger_ms", "record")
-    return {name: getattr(settings, name) for name in names}
+    return {name: getattr(settings, name) for name in names} | settings.credentials
 
 
 @contextmanager
@@ -188,12 +256,8 @@ class Name(ParamType):
         del param
         from oncemq.protocol import errors
 
-        reach = {
-            "url": ctx.params.get("url"),
-            "config": ctx.params.get("config"),
-            "timeout_s": _COMPLETION_TIMEOUT_S,
-            "tries": 1,
-        }
+        given = {name: ctx.params.get(name) for name in ("url", "context", "token_file", "tls", "config")}
+        reach = given | {"timeout_s": _COMPLETION_TIMEOUT_S, "tries": 1}
         try:
             with connected(reach) as client:
                 names = self._known(client, ctx.params)

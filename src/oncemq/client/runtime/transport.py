@@ -78,10 +78,8 @@ class WatchedTransport(Transport, Protocol):
     before_close: Callable[[], None]
 
 
-def split_urls(url: str | Sequence[str] | None) -> list[str]:
-    """Return the addresses in a user's argument, in ONCEMQ_URL, or the default. Raises SettingInvalid."""
-    if url is None:
-        url = os.environ.get("ONCEMQ_URL") or DEFAULT_URL
+def split_urls(url: str | Sequence[str]) -> list[str]:
+    """Return the addresses in a text, or in several. Raises SettingInvalid."""
     urls = split_addresses(url)
     if not urls:
         raise errors.SettingInvalid(f"the broker's address is empty; give one such as {DEFAULT_URL}")
