@@ -40,9 +40,10 @@ def _small_files() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _separate_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The state of commands is not written to the user's state folder."""
+    """The state of commands is not written to the user's state folder, and the user's contexts are not used."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
 
 

@@ -71,12 +71,8 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "~").exists()
 
 
-def test_addresses_come_as_text_as_a_sequence_or_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_come_as_text_or_as_a_sequence() -> None:
     assert split_urls("tcp://a:1, tcp://b:2") == split_urls(["tcp://a:1", "tcp://b:2"]) == ["tcp://a:1", "tcp://b:2"]
-    monkeypatch.delenv("ONCEMQ_URL", raising=False)
-    assert split_urls(None) == ["oncemq://127.0.0.1:5554"]
-    monkeypatch.setenv("ONCEMQ_URL", "ipc:///tmp/here")
-    assert split_urls(None) == ["ipc:///tmp/here"]
 
 
 @EACH_TRANSPORT

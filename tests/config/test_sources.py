@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -375,3 +376,46 @@ def test_an_invalid_journal_without_a_password_is_shown(tmp_path: Path) -> None:
     (tmp_path / "oncemq.toml").write_text("[serve]\njournal = 7\n")
     with pytest.raises(SettingInvalid, match=r"serve.journal = 7 is not valid"):
         sources.load_serve({}, {})
+
+
+def test_the_credentials_of_a_client_come_from_flags_environment_and_file() -> None:
+    Path(write_file('[client]\nurl = "oncemq://a:1"\ntoken = "of-file"\ntls = true\n')).chmod(0o600)
+    settings = sources.load_client({}, {})
+    assert settings.credentials == {"token": "of-file", "tls": True}
+    settings = sources.load_client({"tls": "ca.pem"}, {"ONCEMQ_TOKEN": "of-environment"})
+    assert settings.credentials == {"token": "of-environment", "tls": "ca.pem"}
+    settings = sources.load_client({"url": "oncemq://b:2", "token_file": "t"}, {})
+    assert (settings.url, settings.credentials) == ("oncemq://b:2", {"token_file": "t"})
+
+
+def test_a_context_replaces_the_address_of_the_file() -> None:
+    write_file('[context.prod]\nurl = "oncemq://prod:1"\ntls = "ca.pem"\n', "contexts.toml")
+    write_file('[client]\nurl = "oncemq://a:1"\ntoken_file = "t"\ntries = 7\n')
+    environment = {"ONCEMQ_CONTEXTS": "contexts.toml"}
+    settings = sources.load_client({"context": "prod"}, environment)
+    assert (settings.url, settings.context, settings.tries) == ("oncemq://prod:1", "prod", 7)
+    assert settings.credentials == {"tls": os.path.abspath("ca.pem")}
+    assert sources.load_client({}, environment).context == ""
+
+
+def test_a_file_with_a_secret_that_others_can_read_is_refused() -> None:
+    file = Path(write_file('[client]\ntoken = "sss"\n'))
+    file.chmod(0o644)
+    for load in (sources.load_client, sources.load_serve):
+        with pytest.raises(SettingInvalid, match=r"chmod 600 oncemq\.toml"):
+            load({}, {})
+    file.chmod(0o600)
+    assert sources.load_client({}, {}).token == "sss"
+
+
+def test_secrets_are_in_no_error_and_no_description() -> None:
+    Path(write_file("[client]\ntoken = 77777\n")).chmod(0o600)
+    with pytest.raises(SettingInvalid, match=r"client\.token = … is not valid"):
+        sources.load_client({}, {})
+    settings = ClientSettings(token="sss", curve_secret="sss", url="oncemq://a:1")
+    assert "sss" not in repr(settings)
+    assert "oncemq://a:1" in repr(settings)
+
+
+def test_the_variable_of_the_contexts_file_is_known() -> None:
+    assert sources.unknown_variables({"ONCEMQ_CONTEXTS": "x", "ONCEMQ_CONTEXT": "x", "ONCEMQ_TOKEN_FILE": "x"}) == []

@@ -118,7 +118,7 @@ def load(path: Path) -> Contexts:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingInvalid(f"{path} is not valid TOML: {error}") from None
     contexts = _parse(document, path)
-    if any(key in settings for settings in contexts.entries.values() for key in _SECRETS):
+    if any(settings.get(key) for settings in contexts.entries.values() for key in _SECRETS):
         check_private(path, status)
     return contexts
 

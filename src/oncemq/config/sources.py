@@ -284,7 +284,7 @@ def read_file(path: str | None) -> dict[str, tuple[Any, str]]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingInvalid(f"{file} is not valid TOML: {error}.") from None
     found = _flatten(document, str(file))
-    if any(name in found for name in endpoints.SECRETS):
+    if any(found.get(name, ("",))[0] for name in endpoints.SECRETS):
         contexts.check_private(file, status)
     return found
 

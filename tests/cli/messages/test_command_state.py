@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from oncemq.cli.messages.command_state import folder_name
+from oncemq.config.settings import ClientSettings
 from tests.cli.shell import TIMEOUT_S, Shell
 from tests.forking import ForkedBroker
+
+_TOKEN = "omq_k3v9x2aa_" + "s" * 43
 
 #: A run that dies in the moment after something was written to its state. The hold of a get that died ends soon.
 _DIES = """
@@ -173,3 +177,21 @@ def test_a_put_that_has_to_wait_does_not_block_a_get_that_frees_space(shell: She
     assert [line[:1] for line in got.split()] == [b"0", b"1"]
     shell.ok("sub", shell.topic, "kitchen")
     assert shell.ok("get", shell.topic, "kitchen")[:1] == b"2"
+
+
+def test_the_state_is_separate_for_each_user(tmp_path: Path) -> None:
+    """Sessions belong to users: nobody can finish what another one has begun."""
+    users = [
+        ClientSettings(),
+        ClientSettings(context="alice", token=_TOKEN),
+        ClientSettings(context="bob", token=_TOKEN),
+        ClientSettings(token_file=str(tmp_path / "token")),
+        ClientSettings(token=_TOKEN),
+        ClientSettings(curve_public="k" * 40),
+    ]
+    assert len({folder_name(user) for user in users}) == len(users)
+    # A context without credentials is only another name for the address.
+    assert folder_name(ClientSettings(context="local")) == folder_name(ClientSettings())
+    replaced = _TOKEN.replace("s", "t")
+    assert folder_name(ClientSettings(context="alice", token=replaced)) == folder_name(users[1])
+    assert all(_TOKEN[13:] not in folder_name(user) for user in users)

@@ -76,7 +76,7 @@ def stateful_client(reach: Reach, state: str | None, *, client_name: str | None 
             yield client
         return
     folder = default_folder() if state == "user" else Path(state)
-    folder = folder / _folder_name(settings) / quote(client_name or "-", safe="")
+    folder = folder / folder_name(settings) / quote(client_name or "-", safe="")
     is_new_folder = not folder.exists()
     with ExitStack() as stack:
         chosen = None
@@ -97,7 +97,7 @@ def stateful_client(reach: Reach, state: str | None, *, client_name: str | None 
         yield cast("Client", chosen)
 
 
-def _folder_name(settings: ClientSettings) -> str:
+def folder_name(settings: ClientSettings) -> str:
     """Return a readable and short name that is different for every address and every user: a user can't finish what
     another one has begun."""
     url = settings.url
