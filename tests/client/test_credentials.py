@@ -169,3 +169,12 @@ def test_clients_of_a_context_reach_its_broker(oncemq_broker: BrokerProcess, con
             return [topic.name for topic in await client.topics()]
 
     assert asyncio.run(look()) == ["orders"]
+
+
+def test_a_broker_for_tests_does_not_see_the_credentials_of_the_environment(
+    oncemq_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"ONCEMQ_TOKEN": SECRET, "ONCEMQ_TLS": "true", "ONCEMQ_CURVE_PUBLIC": "b" * 40}.items():
+        monkeypatch.setenv(name, value)
+    with oncemq_broker.connect() as client:
+        assert client.topics() == []

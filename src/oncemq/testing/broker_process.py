@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Transport = Literal["stream", "zeromq"]
 _SCHEMES: dict[Transport, str] = {"stream": "oncemq", "zeromq": "tcp"}
 
+#: Options of a client of a broker without users. Credentials in the environment are for another broker.
+WITHOUT_CREDENTIALS: dict[str, Any] = {"token": "", "tls": False, "curve_server": "", "curve_public": ""}
+
 _START_S = 30.0
 _STOP_S = 30.0
 
@@ -54,6 +57,14 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def drop_credentials() -> None:
+    """Remove credentials from the environment, for a program whose processes only use brokers that it starts."""
+    from oncemq.config.endpoints import CREDENTIALS
+
+    for name in CREDENTIALS:
+        os.environ.pop(f"ONCEMQ_{name.upper()}", None)
 
 
 class BrokerProcess:
@@ -150,10 +161,11 @@ class BrokerProcess:
         raise RuntimeError(f"the broker {failure} (exit code {self._process.poll()}):\n{self.log_tail()}")
 
     def connect(self, **options: Any) -> Client:
-        """Return a client of this broker. It makes 20 attempts unless `tries` is given."""
+        """Return a client of this broker. It makes 20 attempts unless `tries` is given. The credentials of the
+        environment are not used; those of the options are."""
         import oncemq
 
-        client: Client = oncemq.connect(self.url, **{"tries": 20, **options})
+        client: Client = oncemq.connect(self.url, **{"tries": 20, **WITHOUT_CREDENTIALS, **options})
         return client
 
     def kill(self) -> None:

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
         oncemq bench --case put_many --json | jq '.[] | [.case, .value]'
     """,
 )
-@click.option("--url", metavar="URL[,URL...]", help="Measure this broker. [default: start one for the benchmark]")
+@click.option(
+    "--url",
+    metavar="URL[,URL...]",
+    help="Measure this broker, with the credentials of the "
+    "environment (ONCEMQ_TOKEN_FILE, ONCEMQ_TLS, …). [default: start one for the benchmark]",
+)
 @click.option(
     "--seconds", metavar="N", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Time per case."
 )
@@ -53,9 +58,12 @@ def bench(url: str | None, seconds: float, cases: tuple[str, ...], pin: bool, as
     The bounds of the network use the transport of the measured address. A broker that is not started here can't be
     pinned: with --url, --pin applies to the clients and the bounds.
     """
+    from oncemq.testing.broker_process import drop_credentials
     from oncemq.tools import bench as benchmark
 
     _check_cases(cases)
+    if url is None:
+        drop_credentials()
     note(_environment_text(url))
     rows = benchmark.run(url, seconds, list(cases), _progress, pin)
     if as_json:

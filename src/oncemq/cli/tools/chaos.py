@@ -89,9 +89,11 @@ def chaos(
     The seed determines the schedule of the faults, but the timing of the processes differs from run to run. Ctrl-C ends
     the faults, and the verdict follows. Everything is cleaned up at the end, and other brokers are not affected.
     """
+    from oncemq.testing.broker_process import drop_credentials
     from oncemq.tools.chaos.display import display_for
     from oncemq.tools.chaos.plan import make_plan
 
+    drop_credentials()
     plan = make_plan(random.randrange(_SEEDS_MAX) if seed is None else seed, seconds, push=push)
     display = display_for(as_json)
     result = _run(plan, display, sabotage, transport, _folder_of("--record", record), _folder_of("--keep", keep))
