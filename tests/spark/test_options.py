@@ -110,10 +110,10 @@ def test_options_are_understood_whatever_their_capitals() -> None:
 
 def test_the_address_comes_from_the_environment_where_it_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCEMQ_URL", "oncemq://10.0.0.1:5554")
-    assert source_options({"topic": "a"}, is_stream=False).url == "oncemq://10.0.0.1:5554"
-    assert sink_options({"topic": "a", "url": "tcp://[::1]:5"}, is_stream=False).url == "tcp://[::1]:5"
+    assert source_options({"topic": "a"}, is_stream=False).broker.url == "oncemq://10.0.0.1:5554"
+    assert sink_options({"topic": "a", "url": "tcp://[::1]:5"}, is_stream=False).broker.url == "tcp://[::1]:5"
     monkeypatch.delenv("ONCEMQ_URL")
-    assert source_options({"topic": "a"}, is_stream=False).url == "oncemq://127.0.0.1:5554"
+    assert source_options({"topic": "a"}, is_stream=False).broker.url == "oncemq://127.0.0.1:5554"
 
 
 def test_what_spark_adds_to_a_stream_is_no_mistake() -> None:

@@ -78,11 +78,23 @@ class Source(NamedTuple):
     def has(self, *names: str) -> bool:
         return any(self.values.get(name) is not None for name in names)
 
+    @property
+    def is_environment(self) -> bool:
+        return self.prefix == _VARIABLE
+
     def shown(self, name: str) -> str:
-        return f"{self.prefix}{name.upper() if self.prefix == _VARIABLE else name}"
+        return variable(name) if self.is_environment else f"{self.prefix}{name}"
 
 
 _VARIABLE = "ONCEMQ_"
+
+
+def variable(name: str) -> str:
+    """
+    >>> variable("token_file")
+    'ONCEMQ_TOKEN_FILE'
+    """
+    return _VARIABLE + name.upper()
 
 
 def arguments(values: Mapping[str, Any]) -> Source:
@@ -92,7 +104,7 @@ def arguments(values: Mapping[str, Any]) -> Source:
 
 def environment(variables: Mapping[str, str] = os.environ) -> Source:
     """A variable that is empty counts as not set."""
-    values = {name: variables.get(_VARIABLE + name.upper()) or None for name in ("url", "context", *CREDENTIALS)}
+    values = {name: variables.get(variable(name)) or None for name in ("url", "context", *CREDENTIALS)}
     return Source(_VARIABLE, values, is_for_any_url=True)
 
 

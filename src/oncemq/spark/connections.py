@@ -6,27 +6,27 @@ from __future__ import annotations
 import os
 import threading
 
-import oncemq
 from oncemq.client.sync import Client
 from oncemq.config.allocator import keep_freed_memory
+from oncemq.spark.broker import Broker
 
 #: The timeout of one attempt.
 _TIMEOUT_S = 1.0
 
-_clients: dict[tuple[int, str, float], Client] = {}
+_clients: dict[tuple[int, Broker, float], Client] = {}
 _lock = threading.Lock()
 
 
-def shared_client(url: str, timeout_s: float) -> Client:
+def shared_client(broker: Broker, timeout_s: float) -> Client:
     """Return this process's client. A forked process, such as those of Spark's daemon, gets its own."""
-    key = (os.getpid(), url, timeout_s)
+    key = (os.getpid(), broker, timeout_s)
     with _lock:
         client = _clients.get(key)
         if client is None:
             # A task handles its rows in blocks of megabytes.
             keep_freed_memory()
             tries = max(1, round(timeout_s / _TIMEOUT_S))
-            client = oncemq.connect(url, label="spark", timeout_s=_TIMEOUT_S, tries=tries, record="")
+            client = broker.connect(label="spark", timeout_s=_TIMEOUT_S, tries=tries, record="")
             _clients[key] = client
         return client
 

@@ -29,6 +29,18 @@ KAFKA_SINK = {
     "kafka.bootstrap.servers": "use 'url'",
     "includeHeaders": "the column 'headers' is written if there is one",
 }
+#: Other options of `connect` → what to write instead. A secret would be part of plans, which many can see.
+_CREDENTIALS = {
+    "token": "it would be part of the query's plan: use 'context', 'tokenFile', or ONCEMQ_TOKEN in the environment of "
+    "Spark's processes",
+    "curve_secret": "it would be part of the query's plan: use 'context', or ONCEMQ_CURVE_SECRET in the environment of "
+    "Spark's processes",
+    "token_file": "use 'tokenFile'",
+    **dict.fromkeys(
+        ("tls_certificate", "tls_key", "tls_server_name", "curve_server", "curve_public"),
+        "put it into a context, and use 'context'",
+    ),
+}
 _KAFKA_CLIENT = "it configures Kafka's clients and has no meaning here: leave it out"
 
 _PATH = "topics have no path: call load(), save() and start() without one, and name the topic with the option 'topic'"
@@ -47,6 +59,9 @@ def refusal_of(name: str, known: Iterable[str], kafka: dict[str, str]) -> str:
         return _PATH
     if lower in _CATALOG or lower.startswith("option."):
         return _TABLE
+    for ours, advice in _CREDENTIALS.items():
+        if lower in (ours, ours.replace("_", "")):
+            return f"'{name}' is not an option here: {advice}"
     for theirs, advice in kafka.items():
         if theirs.lower() == lower:
             return f"'{theirs}' is an option of Spark's Kafka connector: {advice}"

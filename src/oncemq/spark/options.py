@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 import msgspec
 
-from oncemq.config.addresses import DEFAULT_URL
 from oncemq.protocol import errors
+from oncemq.spark.broker import REACHING, Broker, find_broker
 from oncemq.spark.option_names import KAFKA_SINK, KAFKA_SOURCE, STREAM_SINK
 from oncemq.spark.raw_options import RawOptions
 from oncemq.spark.schema import NAMES, SPARK_TYPES
@@ -24,7 +23,7 @@ _TIMEOUT = "30s"
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    url: str
+    broker: Broker
     selection: TopicSelection
     subscription: str = ""
     start: TopicOffsets
@@ -48,7 +47,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    url: str
+    broker: Broker
     #: "" = the column `topic` of each row names its topic.
     topic: str = ""
     create: bool = False
@@ -68,7 +67,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 30.0
 
 
-_SHARED = ("url", "timeout")
+_SHARED = (*REACHING, "timeout")
 #: Options that have no meaning for a batch read.
 STREAM_ONLY = ("subscription", "checkpointLocation", *STREAM_LIMITS)
 _READING = (*STARTING, *ENDING, *BATCH_LIMITS, "failOnDataLoss", "columns", *TYPED_SOURCE)
@@ -102,7 +101,7 @@ def source_options(raw: Mapping[str, str], *, is_stream: bool | None) -> SourceO
     batch_limits, task_limits = parse_limits(options)
     typed = parse_typed(options)
     return SourceOptions(
-        url=broker_url(options.text("url")),
+        broker=_broker(options),
         selection=selection,
         subscription=options.text("subscription"),
         start=parse_start(options, selection, is_stream=bool(is_stream)),
@@ -142,7 +141,7 @@ def sink_options(raw: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     if "retain" in options and not create:
         raise errors.SettingInvalid("'retain' applies to topics that are created with create=true")
     return SinkOptions(
-        url=broker_url(options.text("url")),
+        broker=_broker(options),
         topic=options.text("topic"),
         create=create,
         retain_ms=options.duration_ms("retain", RETAIN),
@@ -170,16 +169,8 @@ def _is_typed(options: RawOptions) -> bool:
     return bool(kind)
 
 
-def broker_url(url: str) -> str:
-    """The URL, ONCEMQ_URL or the default. Raises SettingInvalid for a broker that only its own process can reach."""
-    url = url or os.environ.get("ONCEMQ_URL", "") or DEFAULT_URL
-    for part in url.split(","):
-        if part.strip().startswith(("file:", "memory:")):
-            raise errors.SettingInvalid(
-                f"'{part.strip()}' is a broker inside one process, and Spark's workers are other processes that can't "
-                "reach it; start a broker with `oncemq serve` (--data takes the folder) and use its oncemq:// address"
-            )
-    return url
+def _broker(options: RawOptions) -> Broker:
+    return find_broker(**{field: options.text(option) for option, field in REACHING.items()})
 
 
 def _columns(options: RawOptions, default: tuple[str, ...]) -> tuple[str, ...]:

@@ -61,10 +61,10 @@ def _is_free(port: int) -> bool:
 
 def drop_credentials() -> None:
     """Remove credentials from the environment, for a program whose processes only use brokers that it starts."""
-    from oncemq.config.endpoints import CREDENTIALS
+    from oncemq.config.endpoints import CREDENTIALS, variable
 
     for name in CREDENTIALS:
-        os.environ.pop(f"ONCEMQ_{name.upper()}", None)
+        os.environ.pop(variable(name), None)
 
 
 class BrokerProcess:

@@ -216,3 +216,37 @@ def test_the_command_writes_a_file_for_each_pipeline(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["Order_totals.yaml", "copies.yaml"]
     printed = CliRunner().invoke(deploy, [*files, "--image", IMAGE])
     assert [each["kind"] for each in yaml.safe_load_all(printed.stdout)].count("Job") == 2
+
+
+def test_a_context_is_looked_up_in_a_secret_that_driver_and_executors_have(tmp_path: Path) -> None:
+    file = topics(tmp_path)
+    cluster = {"master": "k8s://https://kubernetes.default.svc"}
+    workload = rendered(file, context="prod", context_secret="brokers", **cluster)["Job"]
+    driver = container(workload)
+    environment = {each["name"]: each.get("value") for each in driver["env"]}
+    path = "/etc/oncemq/context"
+    assert (environment["ONCEMQ_CONTEXT"], environment["ONCEMQ_CONTEXTS"]) == ("prod", f"{path}/contexts.toml")
+    assert {"name": "context", "mountPath": path} in driver["volumeMounts"]
+    secret = {"secretName": "brokers", "defaultMode": 0o440}
+    assert {"name": "context", "secret": secret} in pod(workload)["volumes"]
+    assert f"spark.kubernetes.executor.secrets.brokers={path}" in driver["command"]
+    assert f"spark.executorEnv.ONCEMQ_CONTEXTS={path}/contexts.toml" in driver["command"]
+    text = render_manifest(read_declared(file), KubernetesOptions(image=IMAGE, context="prod"))
+    assert "create secret generic oncemq-contexts --from-file=contexts.toml" in text
+
+
+def test_the_context_of_the_file_is_used_unless_an_address_is_given(tmp_path: Path) -> None:
+    file = Path(topics(tmp_path))
+    file.write_text(file.read_text() + "context: prod\n")
+    names = [each["name"] for each in container(rendered(str(file))["Job"])["env"]]
+    assert "ONCEMQ_CONTEXTS" in names
+    assert "ONCEMQ_CONTEXT" not in names
+    names = [each["name"] for each in container(rendered(str(file), url="oncemq://oncemq:5554")["Job"])["env"]]
+    assert "ONCEMQ_CONTEXTS" not in names
+
+
+def test_an_address_and_a_context_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(errors.SettingInvalid, match="either --url or --context"):
+        rendered(topics(tmp_path), url="oncemq://oncemq:5554", context="prod")
+    with pytest.raises(errors.SettingInvalid, match="not the name of a context"):
+        rendered(topics(tmp_path), context="a b")

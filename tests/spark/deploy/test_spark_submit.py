@@ -127,3 +127,22 @@ def test_the_command_needs_a_place_to_run(tmp_path: Path) -> None:
     result = CliRunner().invoke(deploy, [topics(tmp_path), "--master", "yarn", "--to", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert os.access(tmp_path / "out" / "copies.sh", os.X_OK)
+
+
+def test_a_context_is_passed_on_by_its_name(tmp_path: Path) -> None:
+    file = topics(tmp_path)
+    arguments = submitted(tmp_path, script_of(file, master="spark://s:7077", context="prod"))
+    assert arguments[-3:] == [file, "--context", "prod"]
+    script = script_of(_with_url(file), master="yarn", deploy_mode="cluster", archive="e.tar.gz", context="prod")
+    assert "spark.yarn.appMasterEnv.ONCEMQ_CONTEXT=prod" in submitted(tmp_path, script)
+    with pytest.raises(errors.SettingInvalid, match="either --url or --context"):
+        script_of(file, master="yarn", url="oncemq://b:1", context="prod")
+    runner = CliRunner().invoke(deploy, [file, "--master", "yarn", "--archive", "e.tar.gz", "--context", "prod"])
+    assert "--context prod" in runner.stdout
+
+
+def _with_url(file: str) -> str:
+    """In cluster mode, the checkpoint is where all machines reach it."""
+    path = Path(file)
+    path.write_text(path.read_text() + "checkpoint: hdfs:///checkpoints/copies\n")
+    return file

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oncemq.client.sync import Client
+from oncemq.spark.broker import Broker
 from oncemq.spark.lake.schemas import SchemaKeeper, restore_schema
 from oncemq.spark.pipeline.model import Source
 from oncemq.spark.pipeline.progress import SilentReporter
@@ -29,7 +30,9 @@ class Archive:
 
     def run(self) -> None:
         """A run of the archive that does not find messages."""
-        SchemaKeeper(self.folder, Source(topic="orders"), self._broker.url, SilentReporter()).begin("archive")
+        SchemaKeeper(self.folder, Source(topic="orders"), Broker(url=self._broker.url), SilentReporter()).begin(
+            "archive"
+        )
 
     def restored(self) -> tuple[int, str]:
         """The number of versions in the archive, and their compatibility rule."""

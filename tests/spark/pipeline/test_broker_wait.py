@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from oncemq.protocol.errors import BrokerAway, TopicUnknown
+from oncemq.spark.broker import Broker
 from oncemq.spark.pipeline import Source, run, start
 from oncemq.spark.pipeline.model import Trigger
 from oncemq.spark.pipeline.runs.broker_wait import BrokerWait
@@ -46,7 +47,7 @@ class Outage:
         self.probes = 0
         self.end_s = end_s
         self.wait = BrokerWait(
-            "tcp://b:1",
+            Broker(url="tcp://b:1"),
             limit_s,
             self.said.append,
             lambda: self.clock.now_s >= stop_s,
@@ -55,7 +56,7 @@ class Outage:
             self.clock.sleep,
         )
 
-    def _probe(self, _: str) -> bool:
+    def _probe(self, _: Broker) -> bool:
         self.probes += 1
         return self.clock.now_s >= self.end_s
 

@@ -13,6 +13,7 @@ import pytest
 from oncemq.protocol.errors import PipelineFailed, PipelineInvalid
 from oncemq.spark.audit.pipelines import audit_pipelines
 from oncemq.spark.audit.pipelines.auditor import AuditedPipeline
+from oncemq.spark.broker import Broker
 from oncemq.spark.pipeline import Pipeline, Source, Transform, Value, run
 from oncemq.spark.pipeline.values.decoder import decode
 from oncemq.spark.targets.declarations import ParquetTarget, TopicTarget
@@ -111,7 +112,7 @@ def test_dead_letters_of_a_transformed_stream_are_exact_though_a_commit_fails(
     assert ids(tmp_path) == [1, 3]
     assert [letter.offset for letter in oncemq_client.dead_letters("totals.dead")] == [1, 3, 4]
 
-    report = audit_pipelines(spark, oncemq_broker.url, [AuditedPipeline(totals(tmp_path))])
+    report = audit_pipelines(spark, Broker(url=oncemq_broker.url), [AuditedPipeline(totals(tmp_path))])
     assert report.findings == []
 
     without = msgspec.structs.replace(totals(tmp_path), value=Value(format="json", schema="id bigint, price double"))

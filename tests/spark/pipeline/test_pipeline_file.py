@@ -493,3 +493,22 @@ def test_problems_of_this_machine_do_not_matter_elsewhere(tmp_path: Path) -> Non
     assert validate(str(file), runs_here=False).problems == []
     file.write_text(text.replace("s3://lake/x", "ftp://lake/x"))
     assert len(validate(str(file), runs_here=False).problems) == 2
+
+
+def test_a_file_names_a_context_and_contains_no_secret(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(f"{GOOD}context: prod\n")
+    assert load(str(file)).context == "prod"
+    for key, advice in {
+        "token": "ONCEMQ_TOKEN",
+        "curve_secret": "ONCEMQ_CURVE_SECRET",
+        "token_file": "context: NAME",
+        "tls": "context: NAME",
+        "url": "--url",
+    }.items():
+        [problem] = problems_in(tmp_path, f"{GOOD}{key}: ${{SECRET}}\n", SECRET="sss")
+        assert f"a pipeline has no key '{key}'" in problem
+        assert advice in problem
+        assert "sss" not in problem
+    [problem] = problems_in(tmp_path, f"{GOOD}context: a b\n")
+    assert problem.startswith("11:10: 'a b' is not the name of a context; use 1 to 64")

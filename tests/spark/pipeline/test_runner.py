@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from oncemq.protocol.errors import PipelineFailed, TopicUnknown
+from oncemq.spark.broker import Broker
 from oncemq.spark.pipeline import Pipeline, Source, Transform, Value, run
 from oncemq.spark.pipeline.progress import Batch, Summary
 from oncemq.spark.targets.declarations import TopicTarget
@@ -147,7 +148,7 @@ def test_every_setting_of_the_source_reaches_it(tmp_path: Path) -> None:
 
     def made(**source: Any) -> Any:
         pipeline = msgspec.structs.replace(totals(tmp_path), source=Source(**source))
-        return source_options(options_of(pipeline, "messages", "tcp://host:1"), is_stream=True)
+        return source_options(options_of(pipeline, "messages", Broker(url="tcp://host:1")), is_stream=True)
 
     options = made(topics=("a,b", "c"), subscription="s", max_per_trigger=5, partitions=3, start={"c": 7})
     assert (options.selection.topics, options.subscription) == (("a,b", "c"), "s")

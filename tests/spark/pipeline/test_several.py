@@ -12,6 +12,7 @@ import pytest
 
 from oncemq.client.internal import internal_api
 from oncemq.protocol.errors import PipelineFailed
+from oncemq.spark.broker import Broker
 from oncemq.spark.pipeline import Encoding, Input, Pipeline, Source, Table, Transform, Value, load, run, start
 from oncemq.spark.pipeline.model import Trigger
 from oncemq.spark.pipeline.progress import end_offsets
@@ -115,7 +116,7 @@ def test_what_one_source_has_read_is_not_acked_for_another_that_reads_the_same_t
             {"endOffset": end, "latestOffset": end | {"source": "topic orders.eu, subscription p.eu"}},
         ]
     }
-    ack_last(pipeline, broker.url, end_offsets(progress))
+    ack_last(pipeline, Broker(url=broker.url), end_offsets(progress))
     assert {info.subscriber: info.acked for info in client.subscriptions("orders.eu")} == {"p.all": 0, "p.eu": 3}
 
 

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
+from oncemq.spark.broker import Broker
 from oncemq.spark.stats import StatsSelection, collect_stats
 from oncemq.spark.stats.collector import _windows
 from oncemq.spark.stats.latency import _lag_by_window
@@ -29,7 +30,7 @@ def test_figures_are_those_of_the_topics(
         assert len(messages) == 100
         subscription.ack(messages[39])
         subscription.close()
-    stats = collect_stats(spark, broker.url, StatsSelection(pattern="*.orders"), records=str(tmp_path))
+    stats = collect_stats(spark, Broker(url=broker.url), StatsSelection(pattern="*.orders"), records=str(tmp_path))
     eu, us = stats.topics
     assert (eu.topic, eu.messages, eu.bytes, eu.size_p50, eu.size_max, eu.keys) == ("eu.orders", 100, 5050, 50, 100, 0)
     assert (us.topic, us.messages, us.bytes, us.size_p99, us.keys) == ("us.orders", 10, 500, 50, 3)
@@ -42,7 +43,7 @@ def test_figures_are_those_of_the_topics(
     assert all(0 <= row.p50_ms <= row.p99_ms <= row.max_ms for row in stats.latencies)
     assert stats.lags[-1].lag == 60
     with pytest.raises(errors.SettingInvalid, match="longer windows"):
-        collect_stats(spark, broker.url, StatsSelection(topics=("eu.orders", "us.orders")), window_s=1e-9)
+        collect_stats(spark, Broker(url=broker.url), StatsSelection(topics=("eu.orders", "us.orders")), window_s=1e-9)
 
 
 def test_a_message_is_in_the_window_of_its_time(spark: SparkSession) -> None:

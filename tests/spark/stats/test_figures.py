@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from oncemq.client.recording import records
 from oncemq.client.sync import Client
+from oncemq.spark.broker import Broker
 from oncemq.spark.stats import StatsSelection, collect_stats, render_page
 from oncemq.spark.stats.latency import Records
 from oncemq.testing.broker_process import BrokerProcess
@@ -145,7 +146,7 @@ def test_sizes_are_those_of_all_messages(spark: SparkSession, broker: BrokerProc
     sizes = [choice.randrange(1, 40_000) for _ in range(1500)] + list(range(1000))
     for at in range(0, len(sizes), 500):
         client.put_many("sizes", [b"x" * size for size in sizes[at : at + 500]])
-    stats = collect_stats(spark, broker.url, StatsSelection(topics=("sizes",)), window_s=0.2)
+    stats = collect_stats(spark, Broker(url=broker.url), StatsSelection(topics=("sizes",)), window_s=0.2)
     (topic,) = stats.topics
     assert (topic.messages, topic.size_p50, topic.size_p99, topic.size_max) == figures(sizes)
     assert topic.bytes == sum(sizes)
@@ -164,7 +165,7 @@ def test_subscriptions_of_topics_without_stored_messages_are_shown(
     client.subscribe("us.orders", "billing")
     client.subscribe_pattern("*.orders", "search")
     client.subscribe("elsewhere", "not-selected")
-    stats = collect_stats(spark, broker.url, StatsSelection(pattern="*.orders"))
+    stats = collect_stats(spark, Broker(url=broker.url), StatsSelection(pattern="*.orders"))
     assert stats.topics == ()
     assert {(row.topic, row.subscriber) for row in stats.subscriptions} == {
         ("eu.orders", "billing"),

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from oncemq.protocol import errors
+from oncemq.spark.broker import Broker
 from oncemq.spark.targets import start as sinks
 from oncemq.spark.targets.declarations import (
     ConsoleTarget,
@@ -55,7 +56,7 @@ class Stream:
             checkpoint=str(self._checkpoint),
             trigger={"availableNow": True},
             name="",
-            url="",
+            broker=Broker(),
         )
         try:
             query.awaitTermination()
@@ -193,6 +194,13 @@ BROKER = {"url": "tcp://b:1", "timeout": "30s"}
 )
 def test_topics_and_the_console_get_what_the_target_says(target: Target, told: dict[str, Any]) -> None:
     stream: Any = Recorder()
-    sinks.start(stream, target, checkpoint="/c", trigger={"processingTime": "1 second"}, name="q", url="tcp://b:1")
+    sinks.start(
+        stream,
+        target,
+        checkpoint="/c",
+        trigger={"processingTime": "1 second"},
+        name="q",
+        broker=Broker(url="tcp://b:1"),
+    )
     common = {"checkpointLocation": "/c", "trigger": {"processingTime": "1 second"}, "name": "q", "output": "append"}
     assert stream.told == told | common

@@ -10,8 +10,8 @@ from oncemq.cli.pipeline.execution import Job, run_pipeline
 from oncemq.cli.pipeline.spark_command import (
     AVAILABLE_NOW,
     SparkRun,
-    broker_url,
     explain_errors,
+    find_broker,
     parse_trigger,
     spark_options,
 )
@@ -111,7 +111,7 @@ def archive(
     with explain_errors(spark.has_traceback):
         from oncemq.spark.lake import archiver
 
-        broker_url(reach)
+        broker = find_broker(reach)
         pipeline = archiver.archive_pipeline(
             folder,
             topics=[name.strip() for name in topics.split(",") if name.strip()],
@@ -120,5 +120,5 @@ def archive(
             max_per_trigger=max_per_trigger or archiver.MESSAGES_PER_TRIGGER,
             **settings,
         )
-        job = Job(pipeline, wrap_reporter=archiver.keep_schemas(folder, pipeline, broker_url(reach)))
+        job = Job(pipeline, wrap_reporter=archiver.keep_schemas(folder, pipeline, broker))
         run_pipeline(ctx, job, spark, reach, as_json=as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncemq.cli.pipeline.spark_command import broker_url, master_option, require_broker, spark_session
+from oncemq.cli.pipeline.spark_command import find_broker, master_option, require_broker, spark_session
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import Reach, connected, json_option, reaches_broker
 from oncemq.terminal import count_of, json_line, note, printable, table
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from oncemq.spark.audit import Report
     from oncemq.spark.audit.pipelines import PipelineReport
     from oncemq.spark.audit.pipelines.auditor import AuditedPipeline
+    from oncemq.spark.broker import Broker
 
 #: The columns of --findings.
 _RECORD_COLUMNS = (
@@ -181,14 +182,14 @@ def _audit_pipelines(
     *,
     as_json: bool,
 ) -> None:
-    url = broker_url(reach)
     audited = _load(files)
-    require_broker(reach)
+    broker = _only_broker(reach, audited)
+    require_broker(reach, broker)
     with spark_session("audit", master) as spark:
         from oncemq.spark.audit.pipelines import Identity, audit_pipelines
 
         offset, topic = columns
-        report = audit_pipelines(spark, url, audited, identity=Identity(offset, topic), findings_max=limit)
+        report = audit_pipelines(spark, broker, audited, identity=Identity(offset, topic), findings_max=limit)
         if findings is not None:
             _write_findings(spark, report.findings, _PIPELINE_COLUMNS, findings)
     (_print_pipelines_json if as_json else _show_pipelines)(report)
@@ -201,6 +202,17 @@ def _load(files: Sequence[str]) -> list[AuditedPipeline]:
     from oncemq.spark.pipeline.pipeline_file import folder_of, load
 
     return [AuditedPipeline(load(file), folder_of(file)) for file in files]
+
+
+def _only_broker(reach: Reach, audited: Sequence[AuditedPipeline]) -> Broker:
+    """The broker of all pipelines. Raises SettingInvalid if there are several."""
+    from oncemq.protocol import errors
+
+    brokers = {find_broker(reach, each.pipeline) for each in audited}
+    if len(brokers) > 1:
+        names = " and ".join(sorted(map(str, brokers)))
+        raise errors.SettingInvalid(f"the pipelines use {names}: audit those of one broker at a time, or use --context")
+    return brokers.pop()
 
 
 def _print_pipelines_json(report: PipelineReport) -> None:

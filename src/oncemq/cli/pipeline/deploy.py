@@ -12,6 +12,7 @@ import click
 
 from oncemq.cli.pipeline.spark_command import parse_conf
 from oncemq.cli.support.command import Documented
+from oncemq.cli.support.options import CONTEXT
 from oncemq.terminal import note
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         oncemq pipeline deploy orders.yaml --master spark://spark-1:7077 --python /opt/oncemq/bin/python
         oncemq pipeline deploy orders.yaml --master yarn --archive oncemq-env.tar.gz --to deploy/
         oncemq pipeline deploy orders.yaml --image registry.local/oncemq:1 --schedule "0 * * * *" | kubectl apply -f -
+        oncemq pipeline deploy orders.yaml --image registry.local/oncemq:1 --context prod
         oncemq pipeline deploy orders.yaml --image registry.local/oncemq:1 --master k8s://https://kubernetes.default.svc
     """,
 )
@@ -36,6 +38,12 @@ if TYPE_CHECKING:
     help="The master of Spark: spark://HOST:7077, yarn, k8s://URL. [default: with --image, local[*] in the pod]",
 )
 @click.option("--url", metavar="URL", help="The broker, as the cluster reaches it. [default: ONCEMQ_URL there]")
+@click.option(
+    "--context",
+    type=CONTEXT,
+    metavar="NAME",
+    help="The context there, with the broker's address and credentials. [default: that of the file, if it names one]",
+)
 @click.option("--conf", "pairs", metavar="KEY=VALUE", multiple=True, help="A setting of Spark. May be repeated.")
 @click.option(
     "--archive", metavar="FILE", help="spark-submit: an archive of an environment with OnceMQ, for the workers."
@@ -57,6 +65,13 @@ if TYPE_CHECKING:
 @click.option("--claim", metavar="NAME", help="Kubernetes: an existing claim for the checkpoint. [default: a new one]")
 @click.option("--storage", metavar="SIZE", default="1Gi", show_default=True, help="Kubernetes: size of a new claim.")
 @click.option(
+    "--context-secret",
+    metavar="NAME",
+    default="oncemq-contexts",
+    show_default=True,
+    help="Kubernetes: the Secret with contexts.toml, and with the files that it names.",
+)
+@click.option(
     "--secret", metavar="NAME", help="Kubernetes: the Secret with the variables of the file. [default: oncemq-NAME]"
 )
 def deploy(
@@ -64,6 +79,7 @@ def deploy(
     folder: str | None,
     master: str | None,
     url: str | None,
+    context: str | None,
     pairs: tuple[str, ...],
     archive: str | None,
     python: str | None,
@@ -76,13 +92,16 @@ def deploy(
     executors: int,
     claim: str | None,
     storage: str,
+    context_secret: str,
     secret: str | None,
 ) -> None:
     """Render what runs pipelines elsewhere: a spark-submit script, or, with --image, a Kubernetes manifest.
 
     Nothing is started. Problems in the files are reported as by `oncemq pipeline validate`. Environment variables in
     the files (`${NAME}`) stay variables: the script requires them, and the manifest refers to a Secret. Their values
-    are never written. docs/howto/spark-clusters.md describes what workers need.
+    are never written. A context is looked up where the pipeline runs, by the driver and by each worker: with
+    spark-submit in the contexts file of each machine, in Kubernetes in a Secret with the files contexts.toml, token and
+    so on. docs/howto/spark-clusters.md describes what workers need.
     """
     from oncemq.spark.deploy import (
         KubernetesOptions,
@@ -105,6 +124,7 @@ def deploy(
             archive=archive or "",
             python=python or "",
             url=url or "",
+            context=context or "",
             conf=conf,
         )
         _write(folder, {f"{_joined_name(declared)}.sh": render_script(declared, submit)}, files)
@@ -116,6 +136,8 @@ def deploy(
         namespace=namespace,
         schedule=schedule or "",
         url=url or "",
+        context=context or "",
+        context_secret=context_secret,
         cpu=cpu,
         memory=memory,
         claim=claim or "",

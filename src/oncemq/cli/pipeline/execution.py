@@ -11,7 +11,7 @@ import click
 from oncemq.cli.pipeline.spark_command import (
     SparkRun,
     StopSignal,
-    broker_url,
+    find_broker,
     make_reporter,
     spark_session,
     wants_traceback,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from oncemq.protocol.errors import OnceMQError
+    from oncemq.spark.broker import Broker
     from oncemq.spark.pipeline.model import Pipeline
     from oncemq.spark.pipeline.progress import Reporter
     from oncemq.spark.pipeline.runs.handle import RunningPipeline
@@ -62,16 +63,16 @@ def run_pipeline(ctx: click.Context, job: Job, spark: SparkRun, reach: Reach, *,
     from oncemq.spark.pipeline import runner
 
     job = job._replace(pipeline=limited(job.pipeline, reach))
-    pipeline, url = job.pipeline, broker_url(reach)
+    pipeline, broker = job.pipeline, find_broker(reach, job.pipeline)
     reporter = make_reporter(has_end=not pipeline.trigger.every, as_json=as_json, is_quiet=spark.quiet)
-    _await_broker(ctx, [pipeline], url, reporter)
+    _await_broker(ctx, [pipeline], broker, reporter)
     if job.wrap_reporter is not None:
         reporter = job.wrap_reporter(reporter)
     with spark_session(pipeline.name, spark.master, spark.conf) as session, StopSignal() as stop:
         _limit_log(session, spark)
         runner.run(
             pipeline,
-            url=url,
+            **broker.arguments,
             session=session,
             reporter=reporter,
             is_stopping=stop,
@@ -90,20 +91,22 @@ def run_together(
     from oncemq.spark.pipeline import runner
 
     jobs = [job._replace(pipeline=limited(job.pipeline, reach)) for job in jobs]
-    url = broker_url(reach)
-    _await_broker(ctx, [job.pipeline for job in jobs], url, _line_reporter("", as_json=as_json, is_quiet=spark.quiet))
+    brokers = [find_broker(reach, job.pipeline) for job in jobs]
+    for broker in dict.fromkeys(brokers):
+        waiting = [job.pipeline for job, its_broker in zip(jobs, brokers, strict=True) if its_broker == broker]
+        _await_broker(ctx, waiting, broker, _line_reporter("", as_json=as_json, is_quiet=spark.quiet))
     with spark_session("oncemq-pipelines", spark.master, spark.conf) as session, StopSignal() as stop:
         _limit_log(session, spark)
         handles = [
             runner.start(
                 job.pipeline,
-                url=url,
+                **broker.arguments,
                 session=session,
                 reporter=_line_reporter(job.pipeline.name, as_json=as_json, is_quiet=spark.quiet),
                 folder=job.folder,
                 locate_sql=job.locate_sql,
             )
-            for job in jobs
+            for job, broker in zip(jobs, brokers, strict=True)
         ]
         failed = _await_all(handles, stop, as_json=as_json, stops_all=stops_all)
     if stop.number:
@@ -156,7 +159,7 @@ def _line_reporter(name: str, *, as_json: bool, is_quiet: bool) -> Reporter:
     return progress.LineReporter(note, time.monotonic, prefix=f"{name}: " if name else "")
 
 
-def _await_broker(ctx: click.Context, pipelines: Sequence[Pipeline], url: str, reporter: Reporter) -> None:
+def _await_broker(ctx: click.Context, pipelines: Sequence[Pipeline], broker: Broker, reporter: Reporter) -> None:
     """Wait until the broker answers, before the JVM, which starts slowly. Raises BrokerAway after the longest of the
     pipelines' limits."""
     from oncemq.spark.pipeline.runs.broker_wait import BrokerWait
@@ -164,7 +167,7 @@ def _await_broker(ctx: click.Context, pipelines: Sequence[Pipeline], url: str, r
     limits = [pipeline.broker_timeout_s for pipeline in pipelines]
     limit_s = None if None in limits else max(limit for limit in limits if limit is not None)
     with StopSignal() as stop:
-        is_there = BrokerWait(url, limit_s, reporter.notice, stop).wait()
+        is_there = BrokerWait(broker, limit_s, reporter.notice, stop).wait()
     if not is_there:
         ctx.exit(128 + stop.number)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncemq.cli.pipeline.spark_command import SparkRun, explain_errors, make_reporter, spark_options
+from oncemq.cli.pipeline.spark_command import SparkRun, explain_errors, find_broker, make_reporter, spark_options
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import DURATION_MS, TOPIC, Reach, json_option, reaches_broker
 from oncemq.cli.support.signals import orderly_exit
@@ -109,7 +109,6 @@ def restore(
     warning. With --json, an object is printed for each topic, with `messages`, `first_offset` and `last_offset`.
     """
     with explain_errors(spark.has_traceback):
-        from oncemq.config import sources
         from oncemq.spark.lake import restorer
 
         if retain_ms is not None and not given["create"]:
@@ -120,7 +119,7 @@ def restore(
         with orderly_exit():
             done = restorer.restore(
                 folder,
-                url=sources.load_client(reach).url,
+                **find_broker(reach).arguments,
                 master=spark.master,
                 conf=spark.conf,
                 retain_ms=restorer.RETAIN_MS if retain_ms is None else retain_ms,

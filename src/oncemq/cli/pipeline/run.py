@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oncemq.cli.pipeline.execution import Job, refuse_conflicts, run_pipeline, run_together
-from oncemq.cli.pipeline.spark_command import SparkRun, broker_url, explain_errors, parse_trigger, spark_options
+from oncemq.cli.pipeline.spark_command import SparkRun, explain_errors, find_broker, parse_trigger, spark_options
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import Reach, json_option, reaches_broker
 from oncemq.terminal import json_line
@@ -73,6 +73,9 @@ def run(
     Several files run at the same time, in one Spark session. A pipeline that fails is reported by its name, and the
     others continue; the exit code is that of the first failure.
 
+    The broker is the one of --url or --context, of ONCEMQ_URL or ONCEMQ_CONTEXT, of the `context` in the file, or of
+    the current context. Spark's workers look the context up on their own machines.
+
     If the broker is unreachable, the run waits for it and then continues: without limit if it has the trigger `every`,
     else for 30 seconds, or for `broker_timeout` of the file. --timeout and --tries override this: the limit is their
     product.
@@ -85,10 +88,11 @@ def run(
 
     if checkpoint is not None and len(files) > 1:
         raise click.UsageError("--checkpoint is for one file: two pipelines can't share a checkpoint.")
-    broker_url(reach)
     jobs = _read(files, checkpoint, trigger, as_json=as_json)
     if jobs is None:
         ctx.exit(PipelineInvalid.exit_code)
+    for job in jobs:
+        find_broker(reach, job.pipeline)
     with explain_errors(spark.has_traceback):
         if len(jobs) == 1:
             run_pipeline(ctx, jobs[0], spark, reach, as_json=as_json)

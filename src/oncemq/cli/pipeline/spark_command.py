@@ -24,6 +24,8 @@ from oncemq.terminal import is_terminal, note, printable, printable_json
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from oncemq.spark.broker import Broker
+    from oncemq.spark.pipeline.model import Pipeline
     from oncemq.spark.pipeline.progress import Reporter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -183,16 +185,20 @@ def wants_traceback(has_traceback: bool) -> bool:
     return has_traceback or bool(os.environ.get(sources.TRACEBACK_VARIABLE))
 
 
-def broker_url(reach: Reach) -> str:
-    """The URL of the broker. Raises SettingInvalid for a broker that Spark's workers can't reach."""
-    from oncemq.config import sources
-    from oncemq.spark import options
+def find_broker(reach: Reach, pipeline: Pipeline | None = None) -> Broker:
+    """How Spark's workers reach the broker of the command or of the pipeline. Raises SettingInvalid if they can't."""
+    from oncemq.config import endpoints, sources
+    from oncemq.spark.broker import broker_of
 
-    return options.broker_url(sources.load_client(reach).url)
+    context = endpoints.file("the pipeline: ", {"context": pipeline.context if pipeline is not None else ""})
+    return broker_of(sources.choose_endpoint(reach, above_file=[context]))
 
 
-def require_broker(reach: Reach) -> None:
+def require_broker(reach: Reach, broker: Broker) -> None:
     """Raises BrokerAway. Called before the JVM, which starts slowly."""
+    if broker.context:
+        # The context may be that of a pipeline.
+        reach = {**reach, "url": None, "context": broker.context}
     with connected(reach) as client:
         client.health()
 

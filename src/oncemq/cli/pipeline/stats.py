@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncemq.cli.pipeline.spark_command import broker_url, master_option, require_broker, spark_session
+from oncemq.cli.pipeline.spark_command import find_broker, master_option, require_broker, spark_session
 from oncemq.cli.support.command import BROKER_EXITS, READ_ONLY_ADVICE, Documented
 from oncemq.cli.support.options import DURATION, Reach, json_option, moment_of, reaches_broker
 from oncemq.terminal import bytes_text, json_line, note, table
@@ -63,12 +63,12 @@ def stats(
     no longer stores, and --since and --until apply to the times of their confirmations.
     """
     selection = _selection(topics, since, until)
-    url = broker_url(reach)
-    require_broker(reach)
+    broker = find_broker(reach)
+    require_broker(reach, broker)
     with spark_session("stats", master) as spark:
         from oncemq.spark.stats import collect_stats
 
-        found = collect_stats(spark, url, selection, window_s=window, records=records)
+        found = collect_stats(spark, broker, selection, window_s=window, records=records)
     if path is not None:
         from oncemq.spark.stats import render_page
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from oncemq.config.contexts import check_name
 from oncemq.protocol import errors
 from oncemq.spark.pipeline.model import Pipeline
 from oncemq.spark.pipeline.pipeline_file import validate
@@ -81,6 +82,14 @@ class DeclaredPipeline(msgspec.Struct, frozen=True, kw_only=True):
             return False
         found = [match[1] for each in _PASSWORDS if (match := each.search(target.url))]
         return any(_PLACEHOLDER not in password for password in found)
+
+
+def check_broker(url: str, context: str) -> None:
+    """Raise SettingInvalid unless a deployment can name its broker in this way."""
+    if url and context:
+        raise errors.SettingInvalid("give either --url or --context: a context has an address of its own")
+    if context:
+        check_name(context)
 
 
 class _Variables(Mapping[str, str]):

@@ -4,6 +4,7 @@
     every                        a Deployment with one pod: two drivers on one checkpoint would disturb each other
     the files                    a ConfigMap
     ${NAME} in the file          the key NAME of a Secret that you create: the manifest only refers to it
+    a context                    files of another Secret, contexts.toml and what it names, for the driver and executors
     a checkpoint in a folder     a PersistentVolumeClaim, unless one is named
     master k8s://…               a service account that may create executors, and a service for their connections
 
@@ -19,11 +20,13 @@ from typing import Any
 
 import msgspec
 
+from oncemq.config.contexts import FILE_NAME as CONTEXTS_FILE
 from oncemq.protocol import errors
-from oncemq.spark.deploy.declared import DeclaredPipeline
+from oncemq.spark.deploy.declared import DeclaredPipeline, check_broker
 
 _FILES = "/etc/oncemq/pipeline"
 _STATE = "/var/lib/oncemq"
+_CONTEXT = "/etc/oncemq/context"
 _DRIVER_PORT, _BLOCK_PORT = 7078, 7079
 #: The time that a run has to stop after SIGTERM.
 _GRACE_S = 60
@@ -31,6 +34,8 @@ _GRACE_S = 60
 _NAME_MAX = 52
 #: Any user other than root.
 _USER = 65532
+#: The group of that user may read files of a Secret, and nobody else.
+_SECRET_MODE = 0o440
 
 Manifest = dict[str, Any]
 
@@ -43,6 +48,10 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: A schedule of cron, such as `0 * * * *`. "" = run once.
     schedule: str = ""
     url: str = ""
+    #: The name of a context in the file of `context_secret`; "" = that of the pipeline, if `url` is not given.
+    context: str = ""
+    #: The Secret with contexts.toml and the files that it names.
+    context_secret: str = "oncemq-contexts"
     cpu: str = "1"
     memory: str = "2Gi"
     #: The claim of the checkpoint's volume; "" = one is rendered.
@@ -67,6 +76,7 @@ def render_manifest(declared: DeclaredPipeline, options: KubernetesOptions) -> s
 
 
 def _check(declared: DeclaredPipeline, options: KubernetesOptions) -> None:
+    check_broker(options.url, options.context)
     if options.schedule and declared.pipeline.trigger.every:
         raise errors.SettingInvalid(
             f"{declared.file}: the pipeline runs continuously (every {declared.pipeline.trigger.every}), so it has no "
@@ -111,7 +121,16 @@ def _head(declared: DeclaredPipeline, options: KubernetesOptions) -> list[str]:
         literals = " ".join(f"--from-literal={each}=…" for each in declared.variables)
         secret = options.secret or name
         lines.append(f"Before that: kubectl -n {options.namespace} create secret generic {secret} {literals}")
+    if context := _context(declared, options):
+        create = f"kubectl -n {options.namespace} create secret generic {options.context_secret}"
+        lines.append(f"Before that: {create} --from-file=contexts.toml --from-file=token --from-file=ca.pem")
+        lines.append(f'contexts.toml: [context.{context}] url = "oncemq://…", token_file = "token", tls = "ca.pem"')
     return lines
+
+
+def _context(declared: DeclaredPipeline, options: KubernetesOptions) -> str:
+    """The context that the pipeline uses where it runs; "" = none."""
+    return "" if options.url else options.context or declared.pipeline.context
 
 
 def resource_name(declared: DeclaredPipeline) -> str:
@@ -131,6 +150,7 @@ class _Renderer:
         self._options = options
         self._name = resource_name(declared)
         self._is_cluster = _is_cluster(options)
+        self._context = _context(declared, options)
 
     def documents(self) -> list[Manifest]:
         options = self._options
@@ -260,7 +280,7 @@ class _Renderer:
             "automountServiceAccountToken": self._is_cluster,
             "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "fsGroup": _USER},
             "containers": [self._container()],
-            "volumes": self._volumes(),
+            "volumes": list(self._mounts().values()),
         }
         if self._is_cluster:
             spec["serviceAccountName"] = self._name
@@ -276,10 +296,7 @@ class _Renderer:
             "env": self._environment(),
             "resources": {"requests": resources, "limits": {"memory": options.memory}},
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-            "volumeMounts": [
-                {"name": volume["name"], "mountPath": path}
-                for volume, path in zip(self._volumes(), (_FILES, "/tmp", _STATE), strict=False)
-            ],
+            "volumeMounts": [{"name": volume["name"], "mountPath": path} for path, volume in self._mounts().items()],
         }
 
     def _arguments(self) -> list[str]:
@@ -307,6 +324,7 @@ class _Renderer:
             "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
             "spark.pyspark.python": options.python,
             **{f"spark.kubernetes.executor.secretKeyRef.{name}": f"{self._secret}:{name}" for name in self._variables},
+            **self._executor_context(),
             **options.conf,
         }
 
@@ -321,21 +339,37 @@ class _Renderer:
             found.append({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
         if options.url:
             found.append({"name": "ONCEMQ_URL", "value": options.url})
+        if self._context:
+            found.append({"name": "ONCEMQ_CONTEXTS", "value": f"{_CONTEXT}/{CONTEXTS_FILE}"})
+        if options.context:
+            found.append({"name": "ONCEMQ_CONTEXT", "value": options.context})
         for name in self._variables:
             found.append({"name": name, "valueFrom": {"secretKeyRef": {"name": self._secret, "key": name}}})
         return found
 
-    def _volumes(self) -> list[Manifest]:
-        """In the order of their mounts."""
+    def _executor_context(self) -> dict[str, str]:
+        """The settings by which executors find the context."""
+        if not self._context:
+            return {}
+        return {
+            f"spark.kubernetes.executor.secrets.{self._options.context_secret}": _CONTEXT,
+            "spark.executorEnv.ONCEMQ_CONTEXTS": f"{_CONTEXT}/{CONTEXTS_FILE}",
+        }
+
+    def _mounts(self) -> dict[str, Manifest]:
+        """The volumes by the paths at which they are mounted."""
         paths = {self._file_key: self._file_key} | {key: name for name, key in self._attachment_keys.items()}
         items = [{"key": key, "path": path} for key, path in paths.items()]
-        found: list[Manifest] = [
-            {"name": "pipeline", "configMap": {"name": self._name, "items": items}},
-            {"name": "scratch", "emptyDir": {}},
-        ]
+        found: dict[str, Manifest] = {
+            _FILES: {"name": "pipeline", "configMap": {"name": self._name, "items": items}},
+            "/tmp": {"name": "scratch", "emptyDir": {}},
+        }
         if self._needs_volume:
             claim = self._options.claim or self._name
-            found.append({"name": "state", "persistentVolumeClaim": {"claimName": claim}})
+            found[_STATE] = {"name": "state", "persistentVolumeClaim": {"claimName": claim}}
+        if self._context:
+            secret = {"secretName": self._options.context_secret, "defaultMode": _SECRET_MODE}
+            found[_CONTEXT] = {"name": "context", "secret": secret}
         return found
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from oncemq.protocol import errors
-from oncemq.spark.deploy.declared import DeclaredPipeline
+from oncemq.spark.deploy.declared import DeclaredPipeline, check_broker
 
 #: The name under which an archive is unpacked in the working folder of each executor.
 ENVIRONMENT = "environment"
@@ -30,6 +30,8 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     #: The broker's URL; "" = ONCEMQ_URL where the driver runs.
     url: str = ""
+    #: The name of a context on the machines of the driver and of the workers; "" = that of the pipeline, or none.
+    context: str = ""
     conf: Mapping[str, str] = {}
 
 
@@ -58,6 +60,7 @@ _FIND = "import pyspark_oncemq, os; print(os.path.join(os.path.dirname(pyspark_o
 
 
 def _check(pipelines: Sequence[DeclaredPipeline], options: SubmitOptions) -> None:
+    check_broker(options.url, options.context)
     if options.archive and options.python:
         raise errors.SettingInvalid("an archive contains its own Python: give either --archive or --python")
     if options.deploy_mode != "cluster":
@@ -121,6 +124,8 @@ def _settings(options: SubmitOptions) -> dict[str, str]:
             found[f"{prefix}.PYSPARK_PYTHON"] = python
         if options.url:
             found[f"{prefix}.ONCEMQ_URL"] = options.url
+        if options.context:
+            found[f"{prefix}.ONCEMQ_CONTEXT"] = options.context
     return found
 
 
@@ -128,8 +133,9 @@ def _files(pipelines: Sequence[DeclaredPipeline], options: SubmitOptions) -> lis
     if options.deploy_mode == "cluster":
         # --files puts them into the working folder of the driver.
         return [shlex.quote(each.file_name) for each in pipelines]
-    url = [f"--url {shlex.quote(options.url)}"] if options.url else []
-    return [*(shlex.quote(each.file) for each in pipelines), *url]
+    broker = [f"--url {shlex.quote(options.url)}"] if options.url else []
+    broker += [f"--context {options.context}"] if options.context else []
+    return [*(shlex.quote(each.file) for each in pipelines), *broker]
 
 
 def _names(pipelines: Sequence[DeclaredPipeline]) -> str:

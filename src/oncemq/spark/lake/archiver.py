@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 from oncemq.protocol import errors
 from oncemq.protocol.patterns import matches
+from oncemq.spark.broker import Broker, find_broker
 from oncemq.spark.lake import layout
 from oncemq.spark.lake.schemas import SchemaKeeper
-from oncemq.spark.options import broker_url
 from oncemq.spark.pipeline.model import MESSAGE_COLUMNS, MESSAGE_PREFIX, Pipeline, Source, Transform, Trigger, Value
 from oncemq.spark.pipeline.pipeline_file import ensure_valid
 from oncemq.spark.pipeline.progress import Reporter, SilentReporter, Summary
@@ -48,6 +48,9 @@ def archive(
     to: str,
     *,
     url: str = "",
+    context: str = "",
+    token_file: str = "",
+    tls: bool | str = "",
     session: SparkSession | None = None,
     master: str = "local[*]",
     conf: Mapping[str, object] | None = None,
@@ -62,7 +65,8 @@ def archive(
 
     Give exactly one of `topic`, `topics` and `pattern`. `format` is `parquet` or `delta` ("" = the format of the
     folder, or Parquet if it is new). With `every`, such as `5s`, it continues until `is_stopping` returns True. The
-    names of subscription and checkpoint are stored in the folder; to choose a checkpoint, give both.
+    names of subscription and checkpoint are stored in the folder; to choose a checkpoint, give both. `url`, `context`,
+    `token_file` and `tls` are those of `run`.
 
     The last micro-batch of a run is acked by the next run that has new messages, or, with `ack_last`, by this run. Then
     only the archive has it, and a checkpoint that was reset can't read it again.
@@ -70,15 +74,24 @@ def archive(
     from oncemq.spark.pipeline.runner import run
 
     pipeline = archive_pipeline(to, **settings)
-    keeper = keep_schemas(to, pipeline, broker_url(url))(reporter or SilentReporter())
-    return run(pipeline, url=url, session=session, master=master, conf=conf, reporter=keeper, is_stopping=is_stopping)
+    broker = find_broker(url=url, context=context, token_file=token_file, tls=tls)
+    keeper = keep_schemas(to, pipeline, broker)(reporter or SilentReporter())
+    return run(
+        pipeline,
+        **broker.arguments,
+        session=session,
+        master=master,
+        conf=conf,
+        reporter=keeper,
+        is_stopping=is_stopping,
+    )
 
 
-def keep_schemas(to: str, pipeline: Pipeline, url: str) -> Callable[[Reporter], Reporter]:
+def keep_schemas(to: str, pipeline: Pipeline, broker: Broker) -> Callable[[Reporter], Reporter]:
     """Return what makes a reporter that also stores the schemas of the topics in the archive."""
     source = pipeline.source
     assert source is not None, "an archive has one source"
-    return lambda reporter: SchemaKeeper(to, source, url, reporter)
+    return lambda reporter: SchemaKeeper(to, source, broker, reporter)
 
 
 def archive_pipeline(

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import oncemq
 from oncemq.protocol import errors
+from oncemq.spark.broker import Broker, find_broker
 from oncemq.spark.lake.files import list_files
 from oncemq.spark.lake.layout import archive_root
 from oncemq.spark.lake.plan import Plan, make_plan
 from oncemq.spark.lake.schemas import restore_schema
 from oncemq.spark.lake.selection import Selection, make_selection
 from oncemq.spark.lake.survey import TopicIncarnation, survey
-from oncemq.spark.options import broker_url, sink_options
+from oncemq.spark.options import sink_options
 from oncemq.spark.pipeline.progress import Reporter, SilentReporter
 from oncemq.spark.session import session_for
 from oncemq.spark.targets.objects.location import is_object_url
@@ -81,6 +81,9 @@ def restore(
     create: bool = False,
     retain_ms: int = RETAIN_MS,
     url: str = "",
+    context: str = "",
+    token_file: str = "",
+    tls: bool | str = "",
     session: SparkSession | None = None,
     master: str = "local[*]",
     conf: Mapping[str, object] | None = None,
@@ -97,19 +100,20 @@ def restore(
 
     A restore of the same messages into the same topic happens once: repeating it changes nothing. With `id`, it is
     recognised by that id instead. `again` restores the messages once more. `create` creates missing topics, with a
-    retention of `retain_ms`. Raises PipelineInvalid, PipelineFailed, and the errors of the broker.
+    retention of `retain_ms`. `url`, `context`, `token_file` and `tls` are those of `run`. Raises PipelineInvalid,
+    PipelineFailed, SettingInvalid, and the errors of the broker.
     """
     if id and again:
         raise errors.PipelineInvalid(
             "use either id (--id) or again (--again): a new id already restores the messages once more"
         )
-    url = broker_url(url)
+    broker = find_broker(url=url, context=context, token_file=token_file, tls=tls)
     selection = make_selection(topic=topic, since=since, until=until, offsets=offsets)
     jobs = plan_jobs(folder, selection, to=to, prefix=prefix, warn=warn)
-    with oncemq.connect(url, label="restore") as client:
+    with broker.connect(label="restore") as client:
         targets = _targets(client, [job.target for job in jobs], retain_ms if create else None)
         ids = {job.source: id or _write_id(folder, job, targets[job.target].topic_id, again=again) for job in jobs}
-        todo = [job for job in jobs if not _is_done(client, _sink_settings(url, job.target, ids[job.source]))]
+        todo = [job for job in jobs if not _is_done(client, _sink_settings(broker, job.target, ids[job.source]))]
         done = {job.source: _restored(job, ids[job.source], before=True) for job in jobs if job not in todo}
         for job in todo:
             topic_ids = sorted({part.topic_id for part in job.plan.parts})
@@ -117,7 +121,7 @@ def restore(
         if todo:
             with session_for(session, "restore", master, conf) as spark:
                 for job in todo:
-                    done[job.source] = _write(spark, client, url, job, ids[job.source], reporter or SilentReporter())
+                    done[job.source] = _write(spark, client, broker, job, ids[job.source], reporter or SilentReporter())
     return [done[job.source] for job in jobs]
 
 
@@ -209,9 +213,9 @@ def _targets(client: Client, names: Sequence[str], retain_ms: int | None) -> dic
     return {name: found[name] for name in names}
 
 
-def _sink_settings(url: str, target: str, write_id: str) -> dict[str, str]:
-    settings = {"url": url, "topic": target, "timestamps": "keep", "schemaVersions": "keep"}
-    return {**settings, "writeId": write_id}
+def _sink_settings(broker: Broker, target: str, write_id: str) -> dict[str, str]:
+    settings = {"topic": target, "timestamps": "keep", "schemaVersions": "keep"}
+    return {**broker.options, **settings, "writeId": write_id}
 
 
 def _is_done(client: Client, sink: Mapping[str, str]) -> bool:
@@ -236,7 +240,9 @@ def _end(client: Client, topic: str) -> int:
 # Spark.
 
 
-def _write(spark: SparkSession, client: Client, url: str, job: Job, write_id: str, reporter: Reporter) -> Restored:
+def _write(
+    spark: SparkSession, client: Client, broker: Broker, job: Job, write_id: str, reporter: Reporter
+) -> Restored:
     from pyspark.errors import PySparkException
 
     from oncemq.spark.lake.job_progress import report_progress
@@ -251,7 +257,7 @@ def _write(spark: SparkSession, client: Client, url: str, job: Job, write_id: st
             with report_progress(
                 spark, f"restore into '{job.target}'", [part.count for part in job.plan.parts], reporter
             ):
-                _save(spark, plan, _sink_settings(url, job.target, write_id))
+                _save(spark, plan, _sink_settings(broker, job.target, write_id))
         except PySparkException as error:
             raise explain(error) from error
     # If the topic grew by exactly our messages, no other producer wrote to it.

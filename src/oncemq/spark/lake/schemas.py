@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 import msgspec
 
-import oncemq
 from oncemq.client.internal import internal_api
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
@@ -20,6 +19,7 @@ from oncemq.protocol.commands import PutSchema
 from oncemq.protocol.patterns import matches
 from oncemq.protocol.replies import SchemaReply
 from oncemq.protocol.schema import RULES, SchemaVersion, decode_schema, encode_schema, fingerprint
+from oncemq.spark.broker import Broker
 from oncemq.spark.lake.layout import archive_root
 from oncemq.spark.pipeline.model import Source
 from oncemq.spark.pipeline.progress import Batch, Reporter, Summary
@@ -51,10 +51,10 @@ class StoredSchema(msgspec.Struct, frozen=True):
 class SchemaKeeper:
     """Stores the schemas of the topics that a run archives. It is also the run's reporter."""
 
-    def __init__(self, folder: str, source: Source, url: str, reporter: Reporter) -> None:
+    def __init__(self, folder: str, source: Source, broker: Broker, reporter: Reporter) -> None:
         self._folder = folder
         self._source = source
-        self._url = url
+        self._broker = broker
         self._reporter = reporter
         #: Versions that are stored, by topic id.
         self._stored: dict[int, int] = {}
@@ -75,7 +75,7 @@ class SchemaKeeper:
 
     def _save(self) -> None:
         try:
-            with oncemq.connect(self._url, label="archive", record="") as client:
+            with self._broker.connect(label="archive", record="") as client:
                 for info in client.topics():
                     if info.schema_version > self._stored.get(info.topic_id, 0) and self._is_read(info.name):
                         # A topic may be deleted meanwhile.

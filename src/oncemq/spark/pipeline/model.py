@@ -195,6 +195,9 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     ack_last: bool = False
     #: How long the broker may be unreachable. "" = without limit if the pipeline runs continuously, else 30 seconds.
     broker_timeout: str = ""
+    #: The name of the context with the broker's address and credentials, on each machine. "" = the current one, or
+    #: none. Arguments of a run, ONCEMQ_URL and ONCEMQ_CONTEXT override it.
+    context: str = ""
 
     @property
     def written_target(self) -> Target:
@@ -262,6 +265,7 @@ class PartialPipeline(msgspec.Struct, kw_only=True):
     checkpoint: str = ""
     ack_last: bool = False
     broker_timeout: str = ""
+    context: str = ""
 
     @property
     def inputs(self) -> dict[str, PartialInput]:

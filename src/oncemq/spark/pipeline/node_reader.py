@@ -42,14 +42,18 @@ class NodeReader:
     ) -> None:
         self._document.add_problem(path, text, advice, offset=offset, is_key=is_key)
 
-    def check_keys(self, node: Node, known: Iterable[str], path: Path) -> None:
-        """Add a problem for each unknown key of a mapping."""
+    def check_keys(
+        self, node: Node, known: Iterable[str], path: Path, *, advice: Mapping[str, str] | None = None
+    ) -> None:
+        """Add a problem for each unknown key of a mapping. `advice`: what to do instead, for keys with a meaning."""
         known = list(known)
         for key in node.value:
             if key not in known:
                 where = path_text(path) or "a pipeline"
-                advice = nearest(key, known, f"the keys of {where} are {', '.join(known)}")
-                self.add_problem((*path, key), f"{where} has no key {key!r}", advice, is_key=True)
+                what_to_do = (advice or {}).get(key) or nearest(
+                    key, known, f"the keys of {where} are {', '.join(known)}"
+                )
+                self.add_problem((*path, key), f"{where} has no key {key!r}", what_to_do, is_key=True)
 
     def fields(
         self,

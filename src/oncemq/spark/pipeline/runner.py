@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from oncemq.spark.broker import Broker, find_broker
 from oncemq.spark.pipeline.model import Pipeline
 from oncemq.spark.pipeline.pipeline_file import ensure_valid
 from oncemq.spark.pipeline.progress import Reporter, SilentReporter, Summary
@@ -37,6 +38,9 @@ def run(
     pipeline: Pipeline,
     *,
     url: str = "",
+    context: str = "",
+    token_file: str = "",
+    tls: bool | str = "",
     session: SparkSession | None = None,
     master: str = "local[*]",
     conf: Mapping[str, object] | None = None,
@@ -51,13 +55,18 @@ def run(
     120000
 
     It can be called in any thread, and several pipelines can run in one session at the same time. Without a `session`,
-    it runs in that of the process; if there is none, one is built, and stopped when the last run in it has ended. `url`
-    is the URL of the broker ("" = ONCEMQ_URL, or the default), `folder` is an additional folder for Python modules, and
-    `locate_sql` returns the position of the SQL in its file. Raises PipelineInvalid, PipelineFailed, and the errors of
-    the broker.
+    it runs in that of the process; if there is none, one is built, and stopped when the last run in it has ended.
+    `folder` is an additional folder for Python modules, and `locate_sql` returns the position of the SQL in its file.
+
+    `url` is the URL of the broker, or `context` the name of a context with its credentials, which each of Spark's
+    processes looks up on its own machine; "" = ONCEMQ_URL or ONCEMQ_CONTEXT, the context that the pipeline names, the
+    current context, or the default. `token_file` and `tls` are those of `connect`, with paths of each machine.
+
+    Raises PipelineInvalid, PipelineFailed, SettingInvalid, and the errors of the broker.
     """
     ensure_valid(pipeline, folder)
-    task = _Task(pipeline, url, session, master, conf, folder, locate_sql)
+    broker = find_broker(url=url, context=context, token_file=token_file, tls=tls, pipeline_context=pipeline.context)
+    task = _Task(pipeline, broker, session, master, conf, folder, locate_sql)
     return task.execute(reporter or SilentReporter(), is_stopping)
 
 
@@ -65,6 +74,9 @@ def start(
     pipeline: Pipeline,
     *,
     url: str = "",
+    context: str = "",
+    token_file: str = "",
+    tls: bool | str = "",
     session: SparkSession | None = None,
     master: str = "local[*]",
     conf: Mapping[str, object] | None = None,
@@ -80,17 +92,18 @@ def start(
     >>> running.stop().rows
     120000
 
-    Raises PipelineInvalid. Errors of the run are raised by `wait` and `stop` of the handle."""
+    Raises PipelineInvalid and SettingInvalid. Errors of the run are raised by `wait` and `stop` of the handle."""
     ensure_valid(pipeline, folder)
-    task = _Task(pipeline, url, session, master, conf, folder, locate_sql)
+    broker = find_broker(url=url, context=context, token_file=token_file, tls=tls, pipeline_context=pipeline.context)
+    task = _Task(pipeline, broker, session, master, conf, folder, locate_sql)
     return RunningPipeline(pipeline.name, task.execute, reporter or SilentReporter())
 
 
 class _Task(NamedTuple):
-    """What to run, and where. The fields are the arguments of `run`."""
+    """What to run, and where. The other fields are arguments of `run`."""
 
     pipeline: Pipeline
-    url: str
+    broker: Broker
     session: SparkSession | None
     master: str
     conf: Mapping[str, object] | None
@@ -103,13 +116,11 @@ class _Task(NamedTuple):
         is_stopping: Callable[[], bool],
         on_query: Callable[[StreamingQuery | None], None] = lambda _: None,
     ) -> Summary:
-        from oncemq.spark.options import broker_url
         from oncemq.spark.session import activate, session_for
 
         with session_for(self.session, self.pipeline.name, self.master, self.conf) as session, self.explain_errors():
             activate(session)
-            task = self._replace(url=broker_url(self.url))
-            return _Run(session, task, reporter, is_stopping, on_query).execute()
+            return _Run(session, self, reporter, is_stopping, on_query).execute()
 
     @contextmanager
     def explain_errors(self) -> Iterator[None]:
@@ -140,12 +151,12 @@ class _Run:
         self._session = session
         self._task = task
         self._pipeline = task.pipeline
-        self._url = task.url
         self._reporter = reporter
         self._is_stopping = is_stopping
         self._on_query = on_query
         self._watcher = ProgressWatcher(reporter)
-        self._broker = BrokerWait(task.url, task.pipeline.broker_timeout_s, reporter.notice, is_stopping)
+        self._broker = task.broker
+        self._outage = BrokerWait(task.broker, task.pipeline.broker_timeout_s, reporter.notice, is_stopping)
 
     def execute(self) -> Summary:
         begin_s = time.monotonic()
@@ -155,7 +166,7 @@ class _Run:
             try:
                 is_stopped = self._run_queries()
                 if self._pipeline.ack_last and not is_stopped:
-                    ack_last(self._pipeline, self._url, self._watcher.end_offsets)
+                    ack_last(self._pipeline, self._broker, self._watcher.end_offsets)
                 summary = self._watcher.summary(self._pipeline.name, time.monotonic() - begin_s, is_stopped)
             finally:
                 self._reporter.end(summary)
@@ -163,7 +174,7 @@ class _Run:
 
     def _run_queries(self) -> bool:
         """Run the query until it ends, and again after the broker was away. Returns whether it was stopped."""
-        while self._broker.wait():
+        while self._outage.wait():
             reports = self._watcher.reports
             begin_s = time.monotonic()
             try:
@@ -171,12 +182,12 @@ class _Run:
                     return self._run_query()
             except AWAY:
                 if self._watcher.reports > reports:
-                    self._broker.end()
-                self._broker.begin(min(call_timeout_s(self._pipeline), time.monotonic() - begin_s))
+                    self._outage.end()
+                self._outage.begin(min(call_timeout_s(self._pipeline), time.monotonic() - begin_s))
         return True
 
     def _run_query(self) -> bool:
-        require_topics(self._pipeline, self._url)
+        require_topics(self._pipeline, self._broker)
         query = self._start_query()
         self._on_query(query)
         try:
@@ -189,8 +200,8 @@ class _Run:
         from oncemq.spark.targets import start as sinks
 
         pipeline = self._pipeline
-        keep_dead_letters(pipeline, self._url)
-        streams = build_streams(self._session, pipeline, self._url, self._task.folder)
+        keep_dead_letters(pipeline, self._broker)
+        streams = build_streams(self._session, pipeline, self._broker, self._task.folder)
         return sinks.start(
             streams.rows,
             pipeline.written_target,
@@ -198,7 +209,7 @@ class _Run:
             checkpoint=pipeline.checkpoint,
             trigger=pipeline.trigger.options,
             name=pipeline.name,
-            url=self._url,
+            broker=self._broker,
             output=pipeline.output,
             timeout=call_timeout(pipeline),
         )
@@ -208,8 +219,8 @@ class _Run:
         reports = self._watcher.reports
         while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
             self._watcher.poll(query)
-            if self._broker.is_waiting and self._watcher.reports > reports:
-                self._broker.end()
+            if self._outage.is_waiting and self._watcher.reports > reports:
+                self._outage.end()
             if self._is_stopping():
                 # The next run repeats the current micro-batch if it was not committed; it is written once.
                 query.stop()

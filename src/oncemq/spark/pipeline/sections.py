@@ -14,6 +14,7 @@
     checkpoint: ./folder
     ack_last: true
     broker_timeout: 10m
+    context: prod
 
 Values that can't be read become problems of the document. checks/ finds out whether the values make sense together.
 Relative folders are relative to the file, not to the working directory.
@@ -26,6 +27,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+from oncemq.config.endpoints import CREDENTIALS
 from oncemq.spark.pipeline import ddl
 from oncemq.spark.pipeline.model import (
     Encoding,
@@ -64,6 +66,7 @@ _KEYS = (
     "checkpoint",
     "ack_last",
     "broker_timeout",
+    "context",
 )
 _TEXTS = tuple[str, ...]
 _TOPIC_KEYS = {"create": bool, "value": Literal["json", "text", "bytes", "typed"], "key": str}
@@ -78,6 +81,13 @@ _TARGETS: dict[str, dict[str, Any]] = {
     "postgres": {"postgres": str, "table": str, "create": bool, **_EVOLVE},
     "console": {"console": bool, "rows": int},
 }
+#: Keys of `connect` that a file has not: it may be readable by others, and is copied to other machines.
+_CREDENTIALS = {
+    "url": "use `context`, or --url and ONCEMQ_URL where the pipeline runs",
+    **dict.fromkeys(CREDENTIALS, "put it into a context, and write `context: NAME` here"),
+    "token": "a secret does not belong into this file: use a context, --token-file, or ONCEMQ_TOKEN",
+    "curve_secret": "a secret does not belong into this file: use a context, or ONCEMQ_CURVE_SECRET",
+}
 _AVAILABLE_NOW = "available-now"
 #: Replaces a schema whose problem was reported, so that it is not reported twice.
 _UNREADABLE_SCHEMA = "unreadable string"
@@ -89,7 +99,7 @@ def read_partial(document: Document, folder: str) -> PartialPipeline:
     if root is None:
         return PartialPipeline()
     reader = NodeReader(document)
-    reader.check_keys(root, _KEYS, ())
+    reader.check_keys(root, _KEYS, (), advice=_CREDENTIALS)
     _check_presence(document)
     given = root.value
     name = reader.value(given.get("name"), str, ("name",))
@@ -110,6 +120,7 @@ def read_partial(document: Document, folder: str) -> PartialPipeline:
         checkpoint=_resolve(checkpoint or f"checkpoints/{name}", folder),
         ack_last=bool(reader.value(given.get("ack_last"), bool, ("ack_last",))),
         broker_timeout=reader.value(given.get("broker_timeout"), Duration, ("broker_timeout",)) or "",
+        context=reader.value(given.get("context"), str, ("context",)) or "",
     )
 
 

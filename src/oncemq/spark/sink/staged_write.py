@@ -68,7 +68,7 @@ class StagedWrite:
 
     @property
     def client(self) -> Client:
-        return shared_client(self._options.url, self._options.timeout_s)
+        return shared_client(self._options.broker, self._options.timeout_s)
 
     def create_topic(self, topic: str) -> None:
         """Create a topic. An existing topic keeps its settings."""

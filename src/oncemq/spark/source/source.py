@@ -54,7 +54,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
     if not isinstance(partition, RangePartition):
         # If there is nothing to read, Spark makes a partition of its own.
         return iter(())
-    client = shared_client(options.url, options.timeout_s)
+    client = shared_client(options.broker, options.timeout_s)
     convert = _converter(client, options, partition.wanted)
     return fetch(client, partition.wanted, convert, fail_on_loss=options.fail_on_loss)
 
@@ -74,7 +74,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        client = shared_client(options.url, options.timeout_s)
+        client = shared_client(options.broker, options.timeout_s)
         selection = options.selection
         found = {topic: topic_bounds(client, topic) for topic in selection.topics}
         if not selection.topics:
@@ -212,7 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _client(self) -> Client:
-        return shared_client(self._options.url, self._options.timeout_s)
+        return shared_client(self._options.broker, self._options.timeout_s)
 
     @property
     def _broker_id(self) -> str:

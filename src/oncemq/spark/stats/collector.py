@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from oncemq.client.sync import Client
 from oncemq.protocol import errors
 from oncemq.protocol.replies import SubscriptionInfo
+from oncemq.spark.broker import Broker
 from oncemq.spark.connections import shared_client
 from oncemq.spark.stats.latency import RecordedStats, Records, window_start
 from oncemq.spark.stats.model import Stats, SubscriptionStats, TopicStats, WindowStats
@@ -28,7 +29,7 @@ _TIMEOUT_S = 30.0
 
 def collect_stats(
     spark: SparkSession,
-    url: str,
+    broker: Broker,
     selection: StatsSelection,
     *,
     window_s: float | None = None,
@@ -37,7 +38,7 @@ def collect_stats(
     """Collect statistics of the selected messages. `records` is a folder of client records, which add latency and lag
     over time. Raises SettingInvalid."""
     columns = {"columns": "topic,timestamp,key,value"}
-    rows = spark.read.format("oncemq").options(url=url, **selection.source_options, **columns).load()
+    rows = spark.read.format("oncemq").options(**broker.options, **selection.source_options, **columns).load()
     at_ms, size = F.unix_millis("timestamp").alias("at_ms"), F.length("value").alias("size")
     # Kept, because messages may arrive and be deleted meanwhile: topics and their windows must have the same ones.
     sized = rows.select("topic", F.xxhash64("key").alias("key_hash"), F.isnotnull("key").alias("has_key"), at_ms, size)
@@ -50,10 +51,10 @@ def collect_stats(
     finally:
         sized.unpersist()
     recorded = recorder.stats(width_s) if recorder else RecordedStats()
-    client = shared_client(url, _TIMEOUT_S)
+    client = shared_client(broker, _TIMEOUT_S)
     return Stats(
         made_ms=round(time.time() * 1000),
-        broker=url,
+        broker=str(broker),
         window_s=width_s,
         topics=topics,
         windows=windows,

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from oncemq.spark.broker import REACHING
 from oncemq.spark.checkpoint.content import batch_content
 from oncemq.spark.options import SinkOptions, sink_options
 from oncemq.spark.sink.staged_write import StagedRows, StagedWrite, TaskAttempt
@@ -55,7 +56,7 @@ class DeadLetterSink(DataSource):
         rows = schema["row"].dataType
         assert isinstance(rows, StructType)
         writer = _sink(self.options["sink"])({**inner, "checkpointLocation": checkpoint}).streamWriter(rows, False)
-        broker = {name: self.options[name] for name in ("url", "timeout")}
+        broker = {name: self.options[name] for name in (*REACHING, "timeout") if name in self.options}
         return DeadLetterWriter(writer, sink_options({**broker, "create": "true"}, is_stream=True), checkpoint)
 
 

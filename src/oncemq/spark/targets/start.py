@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from oncemq.spark.broker import Broker
 from oncemq.spark.checkpoint.location import refuse_damaged
 from oncemq.spark.session import activate
 from oncemq.spark.targets import ConsoleTarget, DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
@@ -30,7 +31,7 @@ def start(
     checkpoint: str,
     trigger: Mapping[str, Any],
     name: str,
-    url: str,
+    broker: Broker,
     output: str = "append",
     timeout: str = "30s",
     dead: DataFrame | None = None,
@@ -38,16 +39,16 @@ def start(
     """Start a query that writes the stream's rows to the target, and continues where its checkpoint ends. It can be
     called in any thread.
 
-    `trigger` holds the arguments of `DataStreamWriter.trigger`, `name` is the name of the query ("" = none), `url` is
-    the URL of the broker, `output` is Spark's output mode, and `timeout` is how long the broker may be unreachable.
-    `dead` has the dead letters of the stream, as messages with their topics, which are written in the same batches.
-    Raises SettingInvalid for problems of the target that can be detected before the start, and CheckpointBehind for a
-    checkpoint that has lost the id of its query.
+    `trigger` holds the arguments of `DataStreamWriter.trigger`, `name` is the name of the query ("" = none), `output`
+    is Spark's output mode, and `timeout` is how long the broker may be unreachable. `dead` has the dead letters of the
+    stream, as messages with their topics, which are written in the same batches. Raises SettingInvalid for problems of
+    the target that can be detected before the start, and CheckpointBehind for a checkpoint that has lost the id of its
+    query.
     """
     activate(stream.sparkSession)
     refuse_damaged(checkpoint)
-    broker = {"url": url, "timeout": timeout, "checkpointLocation": checkpoint}
-    writer = _writer(stream, target, broker, output) if dead is None else _both(stream, dead, target, broker)
+    reach = {**broker.options, "timeout": timeout, "checkpointLocation": checkpoint}
+    writer = _writer(stream, target, reach, output) if dead is None else _both(stream, dead, target, reach)
     writer = writer.option("checkpointLocation", checkpoint).trigger(**trigger).outputMode(output)
     return (writer.queryName(name) if name else writer).start()
 

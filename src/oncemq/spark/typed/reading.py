@@ -58,7 +58,7 @@ def _candidates(options: SourceOptions, typed: TypedOptions) -> Iterator[tuple[F
     yield _fields(options, typed)
     if not typed.definition and not typed.version:
         # A version may have been added since Spark asked for the columns.
-        client = shared_client(options.url, options.timeout_s)
+        client = shared_client(options.broker, options.timeout_s)
         topic = _topics(client, options)[0]
         for version in reversed(all_versions(client, topic)):
             yield spark_fields(version.schema.fields)
@@ -67,7 +67,7 @@ def _candidates(options: SourceOptions, typed: TypedOptions) -> Iterator[tuple[F
 def _fields(options: SourceOptions, typed: TypedOptions) -> tuple[Field, ...]:
     if typed.definition:
         return spark_fields(definition_schema(typed).fields)
-    client = shared_client(options.url, options.timeout_s)
+    client = shared_client(options.broker, options.timeout_s)
     found: dict[str, tuple[Field, ...]] = {}
     for topic in _topics(client, options):
         _, version = topic_schema(client, topic, typed.version)

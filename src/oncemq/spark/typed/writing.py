@@ -71,7 +71,7 @@ def typed_target(options: SinkOptions, struct: StructType) -> TypedTarget:
     """Look up the schema of the sink's topic, and check the columns of the rows against it.
 
     Raises SchemaUnknown if the topic has none, SchemaMismatch with the column and both types, SettingInvalid."""
-    client = shared_client(options.url, options.timeout_s)
+    client = shared_client(options.broker, options.timeout_s)
     target = TypedTarget(options.topic, *topic_schema(client, options.topic, options.schema_version))
     extras = target.extras(struct.fieldNames(), keeps_times=options.keeps_times)
     if options.keeps_times and "timestamp" not in extras:

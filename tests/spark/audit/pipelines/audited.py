@@ -17,6 +17,7 @@ from oncemq.client.sync import Client
 from oncemq.spark.audit.pipelines import PipelineReport, audit_pipelines
 from oncemq.spark.audit.pipelines.auditor import AuditedPipeline
 from oncemq.spark.audit.pipelines.report import PipelineResult
+from oncemq.spark.broker import Broker
 from oncemq.spark.pipeline import Pipeline, Source, Transform, Value, start
 from oncemq.spark.targets.declarations import DeltaTarget, ParquetTarget, PostgresTarget, Target, TopicTarget
 
@@ -55,7 +56,7 @@ def run_all(spark: SparkSession, url: str, pipelines: list[Pipeline]) -> None:
 
 
 def audit(spark: SparkSession, url: str, *pipelines: Pipeline) -> PipelineReport:
-    return audit_pipelines(spark, url, [AuditedPipeline(each) for each in pipelines])
+    return audit_pipelines(spark, Broker(url=url), [AuditedPipeline(each) for each in pipelines])
 
 
 def audit_one(spark: SparkSession, url: str, each: Pipeline) -> PipelineResult:

@@ -25,6 +25,7 @@ from oncemq.spark.audit.pipelines.report import PipelineFinding, PipelineReport,
 from oncemq.spark.audit.pipelines.shape import EACH, OTHER, SOME, Shape, pipeline_shape
 from oncemq.spark.audit.pipelines.subject import Subject
 from oncemq.spark.audit.pipelines.targets import TargetContent
+from oncemq.spark.broker import Broker
 from oncemq.spark.checkpoint.content import batch_content
 from oncemq.spark.connections import shared_client
 from oncemq.spark.pipeline.model import Pipeline
@@ -40,7 +41,7 @@ class AuditedPipeline(msgspec.Struct, frozen=True):
 
 def audit_pipelines(
     spark: SparkSession,
-    url: str,
+    broker: Broker,
     pipelines: Iterable[AuditedPipeline],
     *,
     identity: Identity | None = None,
@@ -49,10 +50,10 @@ def audit_pipelines(
     """`identity`: the names of the columns that say from which message a row comes, if they are not the usual ones.
 
     Raises SettingInvalid if a pipeline has no checkpoint, or belongs to another broker."""
-    client = shared_client(url, _TIMEOUT_S)
+    client = shared_client(broker, _TIMEOUT_S)
     results, findings = [], []
     for each in pipelines:
-        subject = Subject(spark, client, url, each.pipeline, each.folder, identity or Identity())
+        subject = Subject(spark, client, broker, each.pipeline, each.folder, identity or Identity())
         audit = _Audit(subject, findings_max)
         results.append(audit.result())
         findings += audit.findings

@@ -43,7 +43,7 @@ def compare_positions(
         if end.broker != positions.broker:
             raise errors.SettingInvalid(
                 f"the checkpoint was written with broker {end.broker}, and this is broker {positions.broker}: connect "
-                "to the former one with --url"
+                "to the former one with --url or --context"
             )
         for topic, at in end.topics.items():
             topic_id, end_offset, _ = positions.topics.get(topic, (0, 0, 0))

@@ -59,7 +59,7 @@ def pipeline_shape(subject: Subject) -> Shape:
 def view_rows(subject: Subject, view: str, selection: Mapping[str, str]) -> DataFrame:
     """The rows of a view as a batch. `selection`: options that say which messages are read; {} = all of the source."""
     each = subject.pipeline.inputs[view]
-    given = source_options(subject.pipeline, view, subject.url)
+    given = source_options(subject.pipeline, view, subject.broker)
     replaced = {*STREAM_ONLY, *STARTING, *(SELECTING if selection else ())}
     options = {name: value for name, value in given.items() if name not in replaced} | dict(selection)
     messages = subject.spark.read.format("oncemq").options(**options).load()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oncemq.spark.audit.pipelines.identity import Identity
+from oncemq.spark.broker import Broker
 from oncemq.spark.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class Subject(msgspec.Struct, frozen=True):
     spark: SparkSession
     client: Client
-    url: str
+    broker: Broker
     pipeline: Pipeline
     #: The folder of its file, for Python modules.
     folder: str

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from oncemq.config.contexts import check_name
+from oncemq.protocol.errors import SettingInvalid
 from oncemq.spark.pipeline.checks.output import check_output
 from oncemq.spark.pipeline.checks.source import check_sources
 from oncemq.spark.pipeline.checks.target import check_checkpoint, check_target
@@ -28,6 +30,7 @@ def check(partial: PartialPipeline, folder: str) -> Iterator[Problem]:
         advice = "use up to 100 letters, digits, spaces and . _ -, and begin with a letter, digit or _"
         text = f"{partial.name!r} can't be a pipeline's name, because it also names a folder"
         yield problem(("name",), text, advice)
+    yield from _check_context(partial.context)
     yield from check_views(partial)
     yield from check_sources(partial)
     yield from check_values(partial)
@@ -37,3 +40,14 @@ def check(partial: PartialPipeline, folder: str) -> Iterator[Problem]:
     yield from check_output(partial)
     yield from check_checkpoint(partial)
     yield from check_transform(partial, folder)
+
+
+def _check_context(name: str) -> Iterator[Problem]:
+    """Whether it exists is known where the pipeline runs."""
+    if not name:
+        return
+    try:
+        check_name(name)
+    except SettingInvalid as error:
+        text, _, advice = error.text.partition(": ")
+        yield problem(("context",), text, advice)

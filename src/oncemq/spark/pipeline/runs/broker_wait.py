@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from oncemq.protocol import errors
+from oncemq.spark.broker import Broker
 
 #: The broker is away, or is about to be replaced: the same call may succeed later.
 AWAY = (errors.BrokerAway, errors.Stopping, errors.Standby)
@@ -19,12 +20,10 @@ _BACKOFF_S_MAX = 10.0
 _NOTICE_S = 300.0
 
 
-def answers(url: str, timeout_s: float = _PROBE_S) -> bool:
+def answers(broker: Broker, timeout_s: float = _PROBE_S) -> bool:
     """Whether the broker answers now."""
-    import oncemq
-
     try:
-        with oncemq.connect(url, label="spark", timeout_s=timeout_s, tries=1, record="") as client:
+        with broker.connect(label="spark", timeout_s=timeout_s, tries=1, record="") as client:
             client.health()
     except AWAY:
         return False
@@ -39,15 +38,15 @@ class BrokerWait:
 
     def __init__(
         self,
-        url: str,
+        broker: Broker,
         limit_s: float | None,
         notice: Callable[[str], None],
         is_stopping: Callable[[], bool],
-        probe: Callable[[str], bool] = answers,
+        probe: Callable[[Broker], bool] = answers,
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._url = url
+        self._broker = broker
         self._limit_s = limit_s
         self._notice = notice
         self._is_stopping = is_stopping
@@ -86,9 +85,9 @@ class BrokerWait:
                 self._tell()
                 if not self._pause():
                     return False
-            if self._probe(self._url):
+            if self._probe(self._broker):
                 if is_known:
-                    self._notice(f"{self._url} answers again; the pipeline continues")
+                    self._notice(f"{self._broker} answers again; the pipeline continues")
                 return True
             if self._since_s is None:
                 self.begin(_PROBE_S)
@@ -97,7 +96,7 @@ class BrokerWait:
     def _tell(self) -> None:
         """Raises BrokerAway if the outage has reached its limit; else prints a notice when one is due."""
         assert self._since_s is not None
-        since = f"{self._url} is unreachable since {self._since_text}"
+        since = f"{self._broker} is unreachable since {self._since_text}"
         if self._limit_s is not None and self._clock_s() - self._since_s >= self._limit_s:
             raise errors.BrokerAway(f"the broker at {since}, longer than the limit of {self._limit_s:g} s")
         if self._clock_s() >= self._notice_s:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from oncemq.spark.broker import Broker
 from oncemq.spark.pipeline.model import Input, Pipeline, Source, Table, Value
 from oncemq.spark.pipeline.progress import OBSERVED
 from oncemq.spark.targets.declarations import TopicTarget
@@ -24,35 +25,35 @@ class Streams(NamedTuple):
     dead: DataFrame | None
 
 
-def build_streams(session: SparkSession, pipeline: Pipeline, url: str, folder: str = ".") -> Streams:
+def build_streams(session: SparkSession, pipeline: Pipeline, broker: Broker, folder: str = ".") -> Streams:
     from oncemq.spark.pipeline.values.dead_letters import dead_rows
     from oncemq.spark.pipeline.values.decoder import decode
 
-    messages = {view: _messages(session, pipeline, view, url) for view in pipeline.inputs}
+    messages = {view: _messages(session, pipeline, view, broker) for view in pipeline.inputs}
     decoded = {
         view: decode(messages[view], each.value)
         for view, each in pipeline.inputs.items()
         if each.value.policy == "dead_letter"
     }
-    return Streams(_result(session, pipeline, messages, url, folder), dead_rows(pipeline, decoded))
+    return Streams(_result(session, pipeline, messages, broker, folder), dead_rows(pipeline, decoded))
 
 
 def _result(
-    session: SparkSession, pipeline: Pipeline, messages: Mapping[str, DataFrame], url: str, folder: str
+    session: SparkSession, pipeline: Pipeline, messages: Mapping[str, DataFrame], broker: Broker, folder: str
 ) -> DataFrame:
     from oncemq.spark.pipeline.transform import apply_transform
     from oncemq.spark.pipeline.values.encoder import encode_rows
 
     views = {view: _input_rows(messages[view], view, each) for view, each in pipeline.inputs.items()}
-    views |= {view: _table_rows(session, table, url) for view, table in pipeline.tables.items()}
+    views |= {view: _table_rows(session, table, broker) for view, table in pipeline.tables.items()}
     result = apply_transform(views, pipeline.transform, folder)
     if isinstance(pipeline.target, TopicTarget):
         return encode_rows(result, pipeline.encoding, by_row=not pipeline.target.topic)
     return result
 
 
-def _messages(session: SparkSession, pipeline: Pipeline, view: str, url: str) -> DataFrame:
-    return session.readStream.format("oncemq").options(**source_options(pipeline, view, url)).load()
+def _messages(session: SparkSession, pipeline: Pipeline, view: str, broker: Broker) -> DataFrame:
+    return session.readStream.format("oncemq").options(**source_options(pipeline, view, broker)).load()
 
 
 def _input_rows(messages: DataFrame, view: str, each: Input) -> DataFrame:
@@ -66,7 +67,7 @@ def _input_rows(messages: DataFrame, view: str, each: Input) -> DataFrame:
     return apply_watermark(decode_values(messages, each.value, each.source.columns), each.watermark)
 
 
-def _table_rows(session: SparkSession, table: Table, url: str) -> DataFrame:
+def _table_rows(session: SparkSession, table: Table, broker: Broker) -> DataFrame:
     from oncemq.spark.pipeline.values.decoder import decode_values, source_columns
 
     if table.parquet:
@@ -78,19 +79,19 @@ def _table_rows(session: SparkSession, table: Table, url: str) -> DataFrame:
 
         return session.createDataFrame(DeltaTable(table.delta).to_pyarrow_table())
     columns = ",".join(source_columns(table.value, table.columns))
-    reader = session.read.format("oncemq").options(url=url, topic=table.topic, columns=columns)
+    reader = session.read.format("oncemq").options(**broker.options, topic=table.topic, columns=columns)
     messages = reader.options(**_typed_options(table.value)).load()
     return decode_values(messages, table.value, table.columns)
 
 
-def source_options(pipeline: Pipeline, view: str, url: str) -> dict[str, str]:
+def source_options(pipeline: Pipeline, view: str, broker: Broker) -> dict[str, str]:
     """The options of `format("oncemq")` for one of the sources."""
     from oncemq.spark.pipeline.values.decoder import source_columns
 
     each = pipeline.inputs[view]
     source = each.source
     options = {
-        "url": url,
+        **broker.options,
         "subscription": pipeline.subscription_of(view),
         "startingOffsets": _starting(source),
         "columns": ",".join(source_columns(each.value, source.columns)),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from oncemq.protocol import errors
+from oncemq.spark.broker import Broker
 from oncemq.spark.pipeline.model import Pipeline, Source
 from oncemq.spark.pipeline.problems import nearest
 
 
-def require_topics(pipeline: Pipeline, url: str) -> None:
+def require_topics(pipeline: Pipeline, broker: Broker) -> None:
     """Raises TopicUnknown, which names a similar topic, unless the source creates its topics."""
     missing: dict[str, tuple[str, ...]] = {
         view: each.source.names for view, each in pipeline.inputs.items() if _must_exist(each.source)
@@ -15,9 +16,7 @@ def require_topics(pipeline: Pipeline, url: str) -> None:
     missing |= {view: (table.topic,) for view, table in pipeline.tables.items() if table.topic}
     if not missing:
         return
-    import oncemq
-
-    with oncemq.connect(url, label="spark", tries=30, record="") as client:
+    with broker.connect(label="spark", tries=30, record="") as client:
         known = {topic.name for topic in client.topics()}
     for view, names in missing.items():
         for name in names:

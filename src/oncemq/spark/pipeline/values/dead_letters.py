@@ -10,6 +10,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from oncemq.protocol.names import DEAD_SUBSCRIBER
+from oncemq.spark.broker import Broker
 from oncemq.spark.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
@@ -32,14 +33,12 @@ def dead_topics(pipeline: Pipeline) -> dict[str, str]:
     }
 
 
-def keep_dead_letters(pipeline: Pipeline, url: str) -> None:
+def keep_dead_letters(pipeline: Pipeline, broker: Broker) -> None:
     """Create the dead-letter topics, with the subscription that keeps the letters until they are retried or deleted."""
     topics = set(dead_topics(pipeline).values())
     if not topics:
         return
-    import oncemq
-
-    with oncemq.connect(url, label="spark", tries=30, record="") as client:
+    with broker.connect(label="spark", tries=30, record="") as client:
         for topic in topics:
             client.subscribe_shared(topic, DEAD_SUBSCRIBER, start="earliest").close()
 

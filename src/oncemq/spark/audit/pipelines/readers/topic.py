@@ -44,7 +44,7 @@ def read_topic(
     if identity is not None and by_name.keys() >= set(identity.columns):
         ends = json.dumps({topic: bounds.end})
         reader = subject.spark.read.format("oncemq").options(
-            url=subject.url, topics=json.dumps([topic]), endingOffsets=ends
+            **subject.broker.options, topics=json.dumps([topic]), endingOffsets=ends
         )
         rows = reader.option("columns", "key,value").load().select(*identity.select(dict(by_name), only_topic))
     deleted = (f"'{topic}' has deleted its first {bounds.first:,} messages",) if bounds.first else ()
