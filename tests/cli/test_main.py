@@ -341,7 +341,7 @@ def complete(words: str) -> list[str]:
 def test_commands_and_options_are_completed() -> None:
     assert complete("oncemq su") == ["sub", "subs"]
     assert complete("oncemq topics r") == ["rm"]
-    assert complete("oncemq get t s --co") == ["--count", "--config"]
+    assert complete("oncemq get t s --co") == ["--count", "--context", "--config"]
 
 
 def test_topics_are_completed_from_the_broker(connect: Any) -> None:

@@ -218,3 +218,38 @@ def wait_for(process: subprocess.Popen[str], client: Client, count: int) -> None
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("broker_answers")
+def test_the_broker_of_a_run_is_that_of_the_command_or_of_the_file(
+    good: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts = tmp_path / "contexts.toml"
+    contexts.write_text('[context.prod]\nurl = "oncemq://prod:1"\n[context.test]\nurl = "oncemq://test:1"\n')
+    monkeypatch.setenv("ONCEMQ_CONTEXTS", str(contexts))
+    monkeypatch.chdir(tmp_path)
+    reached: list[dict[str, str]] = []
+
+    def note(*_: Any, **arguments: Any) -> None:
+        reached.append({name: arguments[name] for name in ("url", "context", "token_file", "tls") if name in arguments})
+
+    monkeypatch.setattr("oncemq.spark.session.build", lambda *_, **__: FakeSession())
+    monkeypatch.setattr("oncemq.spark.pipeline.runner.run", note)
+    Path(good).write_text(GOOD + "context: prod\n")
+    files = ["--token-file", "a.token", "--tls", "true"]
+    for arguments in ([], ["--context", "test"], ["--url", "oncemq://other:1", *files]):
+        assert run("run", good, *arguments).exit_code == 0
+    token_file = str(tmp_path / "a.token")
+    assert reached == [
+        {"context": "prod"},
+        {"context": "test"},
+        {"url": "oncemq://other:1", "token_file": token_file, "tls": "true"},
+    ]
+    assert "no context 'gone'" in run("run", good, "--context", "gone").stderr
+    Path("oncemq.toml").write_text('[client]\nurl = "oncemq://prod:1"\ntoken = "sss"\n')
+    Path("oncemq.toml").chmod(0o600)
+    Path(good).write_text(GOOD)
+    result = run("run", good)
+    assert (result.exit_code, len(reached)) == (2, 3)
+    assert "oncemq.toml: client.token is not passed to Spark's workers" in result.stderr
+    assert "sss" not in result.stderr

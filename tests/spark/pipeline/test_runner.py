@@ -153,7 +153,7 @@ def test_every_setting_of_the_source_reaches_it(tmp_path: Path) -> None:
     options = made(topics=("a,b", "c"), subscription="s", max_per_trigger=5, partitions=3, start={"c": 7})
     assert (options.selection.topics, options.subscription) == (("a,b", "c"), "s")
     assert (options.batch_limits.rows_max, options.task_limits.tasks) == (5, 3)
-    assert (options.start.of("c"), options.start.of("a,b"), options.url) == (7, "earliest", "tcp://host:1")
+    assert (options.start.of("c"), options.start.of("a,b"), options.broker.url) == (7, "earliest", "tcp://host:1")
     assert made(topic="a", start="1970-01-01T00:00:01Z").start.of("a") == Timestamp(1000)
     assert (made(pattern="a.*").selection.pattern, made(pattern="a.*", start="latest").start.default) == (
         "a.*",

@@ -24,12 +24,12 @@ def _run(patch: pytest.MonkeyPatch, *arguments: str) -> tuple[Result, list[Any]]
     def on_nothing(*_: object) -> Iterator[None]:
         yield None
 
-    def collect(_spark: object, _url: str, selection: Any, **_: object) -> Any:
+    def collect(_spark: object, _broker: object, selection: Any, **_: object) -> Any:
         selections.append(selection)
         return some_stats(recorded=True)
 
     patch.setattr(stats, "spark_session", on_nothing)
-    patch.setattr(stats, "require_broker", lambda _: None)
+    patch.setattr(stats, "require_broker", lambda *_: None)
     patch.setattr(oncemq.spark.stats, "collect_stats", collect)
     return CliRunner().invoke(stats.stats, arguments), selections
 

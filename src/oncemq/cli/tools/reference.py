@@ -35,7 +35,9 @@ _SECTIONS = {
     "text": "The text gateway. `serve.text` is its address.",
     "push": "The push gateway. `serve.push` is its address.",
     "udp": "The datagram gateway. `serve.udp` is its address.",
-    "client": "How commands reach a broker.",
+    "client": "How commands reach a broker. [Credentials and contexts](../howto/python.md#credentials-and-contexts) "
+    "says which address and which credentials are used if several sources have them. `ONCEMQ_CONTEXTS` names the "
+    "contexts file.",
 }
 
 _SETTINGS_TOP = """The sources of a setting, in order of precedence: flag, environment variable, file, default. The file

@@ -40,7 +40,7 @@ def _run(patch: pytest.MonkeyPatch, folder: Path, report: PipelineReport, *argum
 
     (folder / "totals.yaml").write_text(GOOD)
     patch.setattr(audit, "spark_session", on_nothing)
-    patch.setattr(audit, "require_broker", lambda _: None)
+    patch.setattr(audit, "require_broker", lambda *_: None)
     patch.setattr(oncemq.spark.audit.pipelines, "audit_pipelines", lambda *_, **__: report)
     return CliRunner().invoke(audit.audit, ["--pipeline", str(folder / "totals.yaml"), *arguments])
 
