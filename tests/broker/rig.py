@@ -56,6 +56,8 @@ class FakeNetwork:
     def caller_of(self, peer: bytes) -> str:
         return self.callers.get(peer, "")
 
+    def drop_invalid(self) -> None: ...
+
     def is_reading(self, peer: bytes) -> bool:
         return True
 

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -84,7 +85,14 @@ class Serving:
 
     def _serve(self) -> None:
         stopping: Callable[[], bool] = lambda: self._is_stopping  # noqa: E731
-        self.code = serve_with_lease(self._settings, lambda _: self.seat, self._turn, stopping, self.said.append)
+        self.code = serve_with_lease(
+            self._settings,
+            partial(Listeners, self._settings),
+            lambda _: self.seat,
+            self._turn,
+            stopping,
+            self.said.append,
+        )
 
     def _turn(self, journal: Journal, network: Listeners) -> int:
         self.turns += 1
@@ -200,7 +208,14 @@ def test_a_port_in_use_is_an_immediate_error(database: Database, serving: Callab
     oncemq.connect(one.url, tries=30).close()
     settings = ServeSettings(listen=(one.url,), journal="postgresql://x/y")
     with pytest.raises(errors.ListenFailed):
-        serve_with_lease(settings, lambda _: Seat(database, "two"), lambda *_: 0, lambda: True, lambda _: None)
+        serve_with_lease(
+            settings,
+            partial(Listeners, settings),
+            lambda _: Seat(database, "two"),
+            lambda *_: 0,
+            lambda: True,
+            lambda _: None,
+        )
 
 
 def test_a_failure_that_persists_is_logged_repeatedly(database: Database, caplog: pytest.LogCaptureFixture) -> None:

@@ -95,6 +95,8 @@ class _Hub:
     def caller_of(self, peer: bytes) -> str:  # noqa: ARG002
         return ""
 
+    def drop_invalid(self) -> None: ...
+
     def is_reading(self, peer: bytes) -> bool:  # noqa: ARG002
         return True
 

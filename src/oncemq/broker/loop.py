@@ -84,8 +84,7 @@ class Broker:
         network.when_gone(self._gone.append)
         self.security = security
         if security is not None:
-            security.attach(self.engine.state, self.counters)
-            security.on_reload.append(self.waiting.try_all)
+            security.attach(self.engine.state, self.counters, self._users_changed)
         self._answers: dict[type, Callable[[Any, Caller | None], Reply]] = {
             Health: self._health,
             Login: self._login,
@@ -310,6 +309,11 @@ class Broker:
     def _refuse_rest(self, request: Request) -> None:
         request.refuse_rest(NotNow("STOPPING", "the broker is stopping"))
         self._send(request.peer, request.encode_response(self.reader))
+
+    def _users_changed(self) -> None:
+        """Check again what was admitted before: connections, and requests that wait."""
+        self.network.drop_invalid()
+        self.waiting.try_all()
 
     def _login(self, command: Login, _: Caller | None) -> Reply:
         return self.security.login(command) if self.security is not None else LoginReply("")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -103,17 +103,18 @@ class Standby:
 
 def serve_with_lease(
     settings: ServeSettings,
+    listen: Callable[[Sequence[str]], Listeners],
     lease_at: Callable[[str], Lease],
     serve_journal: Callable[[Journal, Listeners], int],
     stopping: Callable[[], bool],
     say: Callable[[str], None],
 ) -> int:
     """Serve whenever this broker gets the lease, until it is stopped or something fails permanently. Return the exit
-    code.
+    code. `listen` opens the listeners: at the addresses that they had before, if there are any.
 
     `serve_journal` is called each time the lease is taken, with a journal and sockets that are used only once. It
     raises JournalFailed when the lease is lost."""
-    network = Listeners(settings)
+    network = listen(())
     addresses = network.addresses
     lease = lease_at(addresses[0])
     standby = Standby(lease, settings.lease_ms, say)
@@ -130,7 +131,7 @@ def serve_with_lease(
                 journal.close()
             # The state that the broker had loaded is garbage now.
             gc.unfreeze()
-            network = Listeners(settings, addresses)
+            network = listen(addresses)
             # An immediate attempt would fail for the same reason.
             standby.pause(network)
         return 0

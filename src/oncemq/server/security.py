@@ -15,20 +15,24 @@ from oncemq.auth.users import Users
 from oncemq.broker.security.audit import AuditLog
 from oncemq.broker.security.security import Security
 from oncemq.config.settings import ServeSettings
+from oncemq.server.encryption import Encryption
 
 log = logging.getLogger("oncemq.security")
 
 
-def make_security(settings: ServeSettings, gateway_token: str) -> Security:
-    """Read auth.toml, if there is one. `gateway_token` is the token of the broker's own gateways. Raises
-    SettingInvalid."""
+def make_security(settings: ServeSettings, gateway_token: str, encryption: Encryption) -> Security:
+    """Read auth.toml, if there is one. `gateway_token` is the token of the broker's own gateways. Certificates are read
+    again together with the users. Raises SettingInvalid."""
     path = settings.auth_file
 
     def load_users() -> Users | None:
+        encryption.read()
         return load(path) if path.exists() else None
 
     log = AuditLog(Path(settings.audit) if settings.audit else path.parent / "audit.log")
-    return Security(load_users, _now_ms, audit_log=log, own_gateway=stored(gateway_token))
+    security = Security(load_users, _now_ms, audit_log=log, own_gateway=stored(gateway_token))
+    security.on_reload.append(encryption.use)
+    return security
 
 
 @contextmanager

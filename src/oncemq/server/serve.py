@@ -23,6 +23,7 @@ from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Journal
 from oncemq.net.descriptors import raise_limit
 from oncemq.protocol import errors
+from oncemq.server.encryption import Encryption
 from oncemq.server.security import make_security, status_reported
 from oncemq.server.serve_gateways import gateway_supervisor
 from oncemq.server.supervisor import Supervisor
@@ -72,24 +73,53 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
     keep_freed_memory()
     stop, hang_up = _StopSignal(), _HangUpSignal()
     token = new_token()
-    security = make_security(settings, token)
-    gateways = gateway_supervisor(settings, say, stop.is_set, token)
+    encryption = Encryption(settings)
+    try:
+        security = make_security(settings, token, encryption)
+        gateways = gateway_supervisor(settings, say, stop.is_set, token)
+        return _serve(settings, announce, say, stop, hang_up, security, encryption, gateways)
+    finally:
+        encryption.close()
+
+
+def _serve(
+    settings: ServeSettings,
+    announce: Callable[[str], None],
+    say: Callable[[str], None],
+    stop: _StopSignal,
+    hang_up: _HangUpSignal,
+    security: Security,
+    encryption: Encryption,
+    gateways: Supervisor,
+) -> int:
 
     def reload() -> None:
         if hang_up.take():
             security.reload()
+            gateways.hang_up()
 
     def serve_journal(journal: Journal, network: Listeners) -> int:
         try:
-            return run_broker(journal, network, settings, announce, stop.is_set, gateways, security, reload)
+            return run_broker(
+                journal,
+                network,
+                settings,
+                announce,
+                stop.is_set,
+                gateways,
+                security,
+                between=reload,
+                gateway_url=encryption.gateway_url,
+            )
         finally:
             gateways.end()
 
     if settings.is_on_database:
-        return serve_with_lease(settings, partial(_postgres_lease, settings), serve_journal, stop.is_set, say)
+        listen = partial(encryption.open, security, say)
+        return serve_with_lease(settings, listen, partial(_postgres_lease, settings), serve_journal, stop.is_set, say)
     from oncemq.journal.files.journal import open_files
 
-    network = Listeners(settings)
+    network = encryption.open(security, say)
     try:
         with network.own_growth():
             journal = open_files(settings.folder, segment_bytes=settings.segment_bytes)
@@ -135,14 +165,16 @@ def run_broker(
     gateways: Supervisor | None = None,
     security: Security | None = None,
     between: Callable[[], None] = lambda: None,
+    gateway_url: str = "",
 ) -> int:
-    """Recover, and serve until the broker is stopped. `between` is called after each round. Raise JournalFailed; then
-    the requests of the last round were not answered."""
+    """Recover, and serve until the broker is stopped. `between` is called after each round. Gateways connect to
+    `gateway_url`, or to the first address. Raise JournalFailed; then the requests of the last round were not
+    answered."""
     gateways = gateways or Supervisor()
     broker = _recover(journal, network, settings, security)
     for address in network.addresses:
         announce(address)
-    gateways.start(network.addresses[0])
+    gateways.start(gateway_url or network.addresses[0])
     try:
         while not (stopping() and gateways.has_drained()):
             broker.run_once(broker.wait_ms())

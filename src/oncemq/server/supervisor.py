@@ -76,6 +76,12 @@ class Supervisor:
             self._signal(signal.SIGTERM)
         return time.monotonic() >= self._drain_until_s
 
+    def hang_up(self) -> None:
+        """Let the gateway read its certificates again."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                self._process.send_signal(signal.SIGHUP)
+
     def end(self) -> None:
         """End the gateway immediately."""
         self._signal(signal.SIGKILL)

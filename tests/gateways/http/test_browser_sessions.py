@@ -11,7 +11,7 @@ from oncemq.auth.tokens import new_token
 from oncemq.gateways.http.framework import browser_sessions
 from oncemq.gateways.http.framework.browser_sessions import BrowserSessions, csrf_token_of, is_csrf_token_of
 from oncemq.gateways.http.framework.endpoint import Endpoint
-from tests.gateways.http.secured import Accounts, Secured, accounts, secured
+from tests.gateways.http.secured import Secured, accounts, secured
 from tests.gateways.http.test_authentication import ALL
 
 assert accounts
@@ -95,7 +95,14 @@ def test_whatever_changes_something_needs_the_csrf_token(secured: Secured, endpo
 def test_reading_needs_no_csrf_token_and_a_token_needs_none_for_anything(secured: Secured) -> None:
     secured.store("one")
     page = Page(secured, "alice")
-    for path in ("/v1/topics", "/v1/topics/orders", "/v1/topics/orders/messages", "/v1/sessions", "/metrics", "/topics"):
+    for path in (
+        "/v1/topics",
+        "/v1/topics/orders",
+        "/v1/topics/orders/messages",
+        "/v1/sessions",
+        "/metrics",
+        "/topics",
+    ):
         assert page.ask("GET", path, "").status_code in (200, 204)
     secured.client.cookies.clear()
     headers = {"Cookie": page.cookie, "Authorization": f"Bearer {secured.accounts.token('bob')}"}

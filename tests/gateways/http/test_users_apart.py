@@ -11,7 +11,7 @@ import pytest
 from oncemq.auth.tokens import new_token
 from oncemq.gateways.http.framework import callers
 from oncemq.gateways.http.framework.callers import Callers
-from tests.gateways.http.secured import Accounts, Secured, accounts, secured
+from tests.gateways.http.secured import Secured, accounts, secured
 
 assert accounts
 assert secured

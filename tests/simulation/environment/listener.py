@@ -109,6 +109,8 @@ class Listener:
     def caller_of(self, peer: bytes) -> str:
         return ""
 
+    def drop_invalid(self) -> None: ...
+
     def is_reading(self, peer: bytes) -> bool:
         if not peer.startswith(PEER_PREFIX):
             return True

@@ -29,6 +29,9 @@ class Network(Protocol):
         """Return the caller that a peer has logged in as; empty if there are no users. It holds for all that the peer
         has sent, also after its connection has ended."""
 
+    def drop_invalid(self) -> None:
+        """Users have changed: disconnect the peers whose credentials are not valid any more."""
+
     def is_reading(self, peer: bytes) -> bool:
         """Whether a peer reads what is sent to it. If not, the response is dropped, and counted as such."""
 

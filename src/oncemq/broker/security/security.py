@@ -75,7 +75,8 @@ class Security:
         self._usages: dict[str, Usage] = {}
         self._state: State | None = None
         self._authorizer: Authorizer | None = None
-        #: Called after new users took effect: connections and waiting requests are checked again.
+        self._changed: Callable[[], None] = lambda: None
+        #: Called after new users took effect.
         self.on_reload: list[Callable[[], None]] = []
         #: Called after auth.toml was read again, with the reason if it was refused.
         self.on_read: list[Callable[[str], None]] = []
@@ -84,8 +85,10 @@ class Security:
         self.users: Users | None = None
         self._use(load())
 
-    def attach(self, state: State, counters: Counter[str]) -> None:
-        """Use the state of a broker's engine, and its counters."""
+    def attach(self, state: State, counters: Counter[str], changed: Callable[[], None] = lambda: None) -> None:
+        """Use the state of a broker's engine, and its counters. `changed` is called after new users took effect, for
+        the connections and waiting requests of this broker."""
+        self._changed = changed
         self._state = state
         self._authorizer = Authorizer(state)
         counters.update(self.counters)
@@ -121,7 +124,7 @@ class Security:
         count = len(users.by_name) if users is not None else 0
         log.info("auth.toml was reloaded: %d users", count)
         self.audit.add(self._now_ms(), audit.RELOADED, by=user_of(caller), users=count)
-        for call in self.on_reload:
+        for call in (self._changed, *self.on_reload):
             call()
         return None
 
