@@ -17,20 +17,21 @@ _DEADLINE_S = 60
 class GatewayProcess:
     """`oncemq gateway http`, always at the same address."""
 
-    def __init__(self, folder: Path, broker: str) -> None:
-        self._port = free_port()
+    def __init__(self, folder: Path, broker: str, *flags: str) -> None:
+        self.port = free_port()
         self._broker = broker
+        self._flags = flags
         self._log = folder / "gateway.log"
         self._process: Forked | None = None
         self.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEMQ_")}
-        arguments = ["gateway", "http", "--http", f"127.0.0.1:{self._port}", "--broker", self._broker]
+        arguments = ["gateway", "http", "--http", f"127.0.0.1:{self.port}", "--broker", self._broker, *self._flags]
         with self._log.open("ab") as log, open(os.devnull, "rb") as nothing:
             self._process = Forked(arguments, environment, (nothing.fileno(), log.fileno(), log.fileno()))
         until_s = time.monotonic() + _DEADLINE_S
@@ -41,7 +42,11 @@ class GatewayProcess:
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def send_signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -162,8 +161,8 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
-    yield Asked(monkeypatch)
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(monkeypatch)
 
 
 @pytest.mark.parametrize("user", ["alice", "nobody", ""])
@@ -307,13 +306,13 @@ def test_a_request_that_waits_ends_when_rights_are_revoked(
     path = "/v1/topics/orders/subscriptions"
     secured.ok("bob", "PUT", f"{path}/shared", json={"sharing": {}})
     secured.ok("bob", "POST", "/consumer/register", json={"topic": "orders", "consumer_id": "C"})
-    request: tuple[str, str, dict[str, Any]] = {
+    requests: dict[str, tuple[str, str, dict[str, Any]]] = {
         "get": ("GET", f"{path}/bob/messages", {"params": {"wait_ms": 60_000}}),
         "read": ("GET", "/v1/topics/orders/messages", {"params": {"wait_ms": 60_000, "position": "new"}}),
         "take": ("POST", f"{path}/shared/take", {"json": {"member": "m", "number": 1, "wait_ms": 60_000}}),
         "queue": ("GET", "/consumer/consume", {"params": {"topic": "orders", "consumer_id": "C", "wait_ms": 60_000}}),
-    }[kind]
-    method, url, given = request
+    }
+    method, url, given = requests[kind]
 
     async def visit() -> httpx.Response:
         waiting = asyncio.ensure_future(secured.send("bob", method, url, **given))

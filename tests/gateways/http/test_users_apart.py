@@ -248,13 +248,13 @@ def test_the_state_of_users_without_requests_is_bounded(monkeypatch: pytest.Monk
     monkeypatch.setattr(callers, "USERS_MAX", 2)
     nobody: Any = _Link()
     kept = Callers(nobody, _State)
-    with kept.use("a/1") as (link, (state, _)):
+    with kept.use("a/1") as (_, (state, link)):
         assert link == "a/1"
         for name in ("b/1", "c/1", "d/1", "b/1"):
             with kept.use(name):
                 pass
         assert len(kept) == 2
-        with kept.use("a/2") as (other, (same, _)):
+        with kept.use("a/2") as (_, (same, other)):
             # A user with a request in progress has one state, whatever happens.
             assert (other, same is state) == ("a/2", True)
     for number in range(callers._CALLERS_MAX + 3):

@@ -90,7 +90,8 @@ def _make_server(settings: GatewaySettings, connections: Connections, tls: TlsAc
 
 def _make_tls(settings: GatewaySettings, connections: Connections) -> TlsAcceptor | None:
     try:
-        from oncemq.gateways.http.tls import Certificate, TlsAcceptor
+        from oncemq.gateways.http.certificate import Certificate
+        from oncemq.gateways.http.tls import TlsAcceptor
     except ImportError:
         raise errors.MissingExtra("the HTTP gateway is not installed: pip install 'oncemq[http]'") from None
     keys = Path(settings.keys)

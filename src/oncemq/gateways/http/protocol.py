@@ -80,8 +80,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_ahead = False
         #: The request before that of `cycle`. It is being answered while that one waits in `pipeline`.
         self._former_cycle: RequestResponseCycle | None = None
-        #: With TLS: the connection below it.
-        self._unencrypted: asyncio.Transport | None = None
 
     # The connection.
 
@@ -94,14 +92,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._is_discarding = True
             transport.close()
 
-    def start_encrypted(self, transport: asyncio.Transport, unencrypted: asyncio.Transport) -> None:
-        """The TLS handshake is complete."""
-        self._unencrypted = unencrypted
-        self.connection_made(transport)
-
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.transport is None:
-            return  # The TLS handshake has failed.
         self._open.remove(self)
         self._received = b""
         self._unset_keepalive_if_required()
@@ -132,11 +123,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def unread_bytes(self) -> int:
-        if self._unencrypted is None:
-            return self.transport.get_write_buffer_size()
-        # asyncio does not answer for a connection that is closed twice.
-        encrypted_bytes = 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
-        return encrypted_bytes + self._unencrypted.get_write_buffer_size()
+        return self.transport.get_write_buffer_size()
 
     @property
     def has_unfinished_request(self) -> bool:

@@ -69,8 +69,7 @@ class Server(uvicorn.Server):
         if await self._is_idle(_DRAIN_S):
             return
         for connection in list(self.server_state.connections):
-            assert isinstance(connection, BoundedProtocol)
-            if connection.unread_bytes:
+            if connection.transport.get_write_buffer_size():
                 connection.transport.abort()
         await asyncio.sleep(0)
         for task in self.server_state.tasks:

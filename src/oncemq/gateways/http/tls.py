@@ -1,116 +1,65 @@
-"""TLS of the HTTP gateway: the certificate, which can be replaced while the gateway runs, and the handshakes of new
-connections.
+"""TLS between a connection and the HTTP protocol.
 
-A connection counts from its first packet on, not from the end of its handshake: those that never complete one have the
-same limits as those that never send a request.
+The event loops have TLS of their own, but tell nothing of a connection before its handshake is complete, and not how
+much of what was sent the client has not read. Here a connection counts from its first packet on, with the limits of
+connections.py, and everything that was sent is in the buffer of the connection itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import ssl
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
-from oncemq.gateways.http.connections import HEAD_S, Connections
-from oncemq.gateways.http.protocol import BoundedProtocol
-from oncemq.gateways.tasks import start
-from oncemq.net.tls import SERVER, SERVER_KEY, server_context
-from oncemq.protocol import errors
+from oncemq.gateways.http.certificate import Certificate
+from oncemq.gateways.http.connections import Connections
 
-log = logging.getLogger("oncemq.gateways")
-
-#: How often the files are looked at.
-_CHECK_S = 1.0
-#: How long a client may take to say goodbye.
-_SHUTDOWN_S = 2.0
-#: What a connection holds in memory of what its client sends, or does not read.
-_BUFFER_BYTES = 64 * 1024
-
-#: (time of the last change, size, inode) of each file.
-_Version = tuple[tuple[int, int, int], ...]
-
-
-class Certificate:
-    """The context for new connections. New files are used from then on. While they can't be used, because they are not
-    valid or only one of them was replaced, the former ones stay in use."""
-
-    def __init__(self, keys: Path) -> None:
-        """Raises SettingInvalid."""
-        self._keys = keys
-        self._version = self._find_version()
-        self._context = server_context(keys)
-        self._checked_s = 0.0
-
-    def context(self, now_s: float) -> ssl.SSLContext:
-        if now_s - self._checked_s >= _CHECK_S:
-            self._checked_s = now_s
-            if self._find_version() != self._version:
-                self.reload()
-        return self._context
-
-    def reload(self) -> None:
-        """Use the files as they are now, if they are valid."""
-        version = self._find_version()
-        try:
-            self._context = server_context(self._keys)
-        except errors.SettingInvalid as error:
-            log.warning("HTTP continues with its former certificate: %s", error.text)
-        else:
-            log.info("HTTP uses the certificate %s from now on", self._keys / SERVER)
-        self._version = version
-
-    def _find_version(self) -> _Version:
-        try:
-            found = [(self._keys / name).stat() for name in (SERVER, SERVER_KEY)]
-        except OSError:
-            return ()
-        return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+_READ_BYTES = 64 * 1024
 
 
 class TlsAcceptor:
-    """Makes the protocol of a new connection: first the handshake, then HTTP. Belongs to one event loop."""
+    """Makes the protocols of new connections. Belongs to one event loop."""
 
     def __init__(self, certificate: Certificate, connections: Connections) -> None:
         self.certificate = certificate
         self.connections = connections
-        self._handshakes: set[_Handshake] = set()
+        #: Connections whose handshake is not complete.
+        self.handshakes: set[TlsProtocol] = set()
 
-    def accept(self, make_protocol: Callable[[], BoundedProtocol]) -> asyncio.Protocol:
-        return _Handshake(self, self._handshakes, make_protocol)
+    def accept(self, make_protocol: Callable[[], asyncio.Protocol]) -> TlsProtocol:
+        """`make_protocol` is called when the handshake is complete."""
+        return TlsProtocol(self, make_protocol)
 
     def stop(self) -> None:
         """End the handshakes in progress."""
-        for handshake in list(self._handshakes):
+        for handshake in list(self.handshakes):
             handshake.abort()
 
 
-class _Handshake(asyncio.Protocol):
-    """A connection whose handshake is not complete. Implements `connections.Connection`."""
+class TlsProtocol(asyncio.Protocol):
+    """One connection: decrypts what arrives, for the protocol within. Until the handshake is complete, it implements
+    `connections.Connection`."""
 
     held_bytes = 0
-    unread_bytes = 0
     has_unfinished_request = True
 
-    def __init__(
-        self, acceptor: TlsAcceptor, handshakes: set[_Handshake], make_protocol: Callable[[], BoundedProtocol]
-    ) -> None:
+    def __init__(self, acceptor: TlsAcceptor, make_protocol: Callable[[], asyncio.Protocol]) -> None:
         self._acceptor = acceptor
-        self._handshakes = handshakes
         self._make_protocol = make_protocol
+        #: None until the handshake is complete.
+        self._inner: asyncio.Protocol | None = None
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls: ssl.SSLObject
         self._transport: asyncio.Transport
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._transport = transport
-        if not self._acceptor.connections.add(self):
-            # Without a handshake, it can't be told why.
-            transport.abort()
-            return
-        # What arrives is for the handshake.
-        transport.pause_reading()
-        self._handshakes.add(self)
-        start(self._shake_hands(), "a TLS handshake")
+    # A connection whose handshake is not complete.
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
 
     def drop_next(self) -> None:
         """Nothing is kept of it."""
@@ -118,24 +67,138 @@ class _Handshake(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
-    async def _shake_hands(self) -> None:
-        loop = asyncio.get_running_loop()
-        protocol = self._make_protocol()
-        try:
-            encrypted = await loop.start_tls(
-                self._transport,
-                protocol,
-                self._acceptor.certificate.context(loop.time()),
-                server_side=True,
-                ssl_handshake_timeout=HEAD_S,
-                ssl_shutdown_timeout=_SHUTDOWN_S,
-            )
-        except OSError:
-            # It took too long, or was not one, or the client has disconnected.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        if not self._acceptor.connections.add(self):
+            # Before the handshake, it can't be told why.
+            transport.abort()
             return
-        finally:
-            self._handshakes.discard(self)
-            self._acceptor.connections.remove(self)
-        assert isinstance(encrypted, asyncio.Transport)
-        encrypted.set_write_buffer_limits(_BUFFER_BYTES)
-        protocol.start_encrypted(encrypted, self._transport)
+        self._acceptor.handshakes.add(self)
+        context = self._acceptor.certificate.context(asyncio.get_running_loop().time())
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+        else:
+            self._leave_handshakes()
+
+    def _leave_handshakes(self) -> None:
+        self._acceptor.handshakes.discard(self)
+        self._acceptor.connections.remove(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        self._incoming.write(data)
+        try:
+            if self._inner is None:
+                self._shake_hands()
+            self._decrypt()
+        except ssl.SSLError:
+            # It is not TLS, or the client does not want this certificate. The client may be told why.
+            self.flush()
+            self._transport.close()
+
+    def _shake_hands(self) -> None:
+        """Continue with the handshake. When it is complete, HTTP begins. Raises SSLError."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        else:
+            self._leave_handshakes()
+            self._inner = self._make_protocol()
+            self._inner.connection_made(TlsTransport(self._transport, self))
+        self.flush()
+
+    def _decrypt(self) -> None:
+        """Pass on what has arrived, all of it: as much as without encryption."""
+        if self._inner is None:
+            return
+        parts: list[bytes] = []
+        is_ended = False
+        try:
+            while part := self._tls.read(_READ_BYTES):
+                parts.append(part)
+            is_ended = True
+        except ssl.SSLWantReadError:
+            # The client may have asked for something that the encryption itself answers.
+            self.flush()
+        except ssl.SSLZeroReturnError:
+            is_ended = True
+        if parts:
+            self._inner.data_received(b"".join(parts))
+        if is_ended:
+            self._transport.close()
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._inner is not None else None
+
+    # What is sent.
+
+    def encrypt(self, data: Any) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._tls.write(rest) :]
+        self.flush()
+
+    def say_goodbye(self) -> None:
+        """Tell the client that nothing follows, without waiting for its answer."""
+        with contextlib.suppress(ssl.SSLError):
+            self._tls.unwrap()
+        self.flush()
+
+    def flush(self) -> None:
+        if self._outgoing.pending:
+            self._transport.write(self._outgoing.read())
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def get_context(self) -> ssl.SSLContext:
+        return self._tls.context
+
+
+class TlsTransport(asyncio.Transport):
+    """The encrypted side of a connection, as the protocol within sees it."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: TlsProtocol) -> None:
+        super().__init__()
+        self._transport = transport
+        self._protocol = protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._protocol.get_context() if name == "sslcontext" else self._transport.get_extra_info(name, default)
+
+    def write(self, data: Any) -> None:
+        if not self._transport.is_closing():
+            self._protocol.encrypt(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        if not self._transport.is_closing():
+            self._protocol.say_goodbye()
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
