@@ -169,8 +169,8 @@ function find(words) {
 function showUser(user, token) {
   hasUsers = user !== "";
   csrfToken = token ?? "";
-  const logIn = document.getElementById("log-in");
-  const logOut = document.getElementById("log-out");
+  const logIn = document.getElementById("login-form");
+  const logOut = document.getElementById("logout-form");
   logIn.hidden = user !== null;
   logOut.hidden = !user || csrfToken === "";
   logOut.querySelector("strong").textContent = user ?? "";
@@ -206,8 +206,8 @@ async function logOut(event) {
   await findUser();
 }
 
-document.getElementById("log-in").addEventListener("submit", logIn);
-document.getElementById("log-out").addEventListener("submit", logOut);
+document.getElementById("login-form").addEventListener("submit", logIn);
+document.getElementById("logout-form").addEventListener("submit", logOut);
 document.querySelectorAll("form.try").forEach(prepare);
 document.getElementById("find").addEventListener("input", (event) => find(event.target.value));
 window.addEventListener("hashchange", openTarget);

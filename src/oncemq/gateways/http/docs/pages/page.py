@@ -93,11 +93,11 @@ def _login() -> Html:
         element("label", "Token", token),
         element("button", "Log in", type="submit"),
         element("p", class_="bad", role="alert"),
-        id="log-in",
+        id="login-form",
         hidden=True,
     )
     log_out = element(
-        "form", "User ", element("strong"), " ", element("button", "Log out", type="submit"), id="log-out", hidden=True
+        "form", "User ", element("strong"), " ", element("button", "Log out", type="submit"), id="logout-form", hidden=True
     )
     return together(log_in, log_out)
 
