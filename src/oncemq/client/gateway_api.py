@@ -20,7 +20,7 @@ from oncemq.client.consumer.owned_subscription import DELETED, STALE_EPOCH, Loss
 from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.core.core import Payloads
 from oncemq.client.core.validation import check_headers
-from oncemq.client.credentials import NO_CREDENTIALS, Credentials
+from oncemq.client.credentials import NO_CREDENTIALS, Credentials, credentials_of
 from oncemq.client.options import ConnectSettings
 from oncemq.client.producer.encoding import Times, make_put
 from oncemq.client.runtime.event_loop import EventLoopDriver
@@ -47,6 +47,7 @@ __all__ = [
     "check_headers",
     "check_urls",
     "claim_payloads",
+    "credentials_of",
     "known_of",
     "loss_of",
     "make_put",

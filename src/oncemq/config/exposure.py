@@ -47,14 +47,15 @@ class Exposure(NamedTuple):
         return f"{self.setting} at {self.address}" if self.setting in GATEWAY_ADDRESSES else self.address
 
 
-def check_exposure(settings: ServeSettings) -> None:
-    """Raise SettingInvalid, which shows the commands to run, if a broker would listen without what it needs."""
+def check_exposure(settings: ServeSettings, *, has_users: bool = False) -> None:
+    """Raise SettingInvalid, which shows the commands to run, if a broker would listen without what it needs. It has
+    users if it has an auth.toml, or if `has_users` says so."""
     if not settings.insecure:
-        for exposure in exposures(settings):
+        for exposure in exposures(settings, has_users=has_users):
             raise _refusal(exposure, settings)
 
 
-def exposures(settings: ServeSettings) -> list[Exposure]:
+def exposures(settings: ServeSettings, *, has_users: bool = False) -> list[Exposure]:
     """Return the listeners of a broker and its gateways that other machines can reach, and that lack something."""
     gateways = {name: gateway_address(name, getattr(settings, name)) for name in GATEWAY_ADDRESSES}
     feeds = settings.push_options.feed_listen if gateways["push"] else ()
@@ -62,7 +63,7 @@ def exposures(settings: ServeSettings) -> list[Exposure]:
     found += [("listen", address, TLS_FILES if is_stream(address) else CURVE_FILES) for address in settings.listen]
     found += [(name, address, _FILES_OF_GATEWAYS[name]) for name, address in gateways.items()]
     found += [("push.feed_listen", address, CURVE_FILES) for address in feeds]
-    return list(_lacking(found, settings.keys_folder, has_users=settings.auth_file.exists()))
+    return list(_lacking(found, settings.keys_folder, has_users=has_users or settings.auth_file.exists()))
 
 
 def _lacking(listeners: list[_Listener], keys: Path, *, has_users: bool) -> Iterator[Exposure]:

@@ -13,7 +13,13 @@ import msgspec
 from oncemq.cli.server import logs
 from oncemq.cli.server.serve import flag, given
 from oncemq.cli.support.command import ADVICE, Documented, DocumentedGroup
-from oncemq.cli.support.options import Function, config_option, warn_of_unknown_variables
+from oncemq.cli.support.options import (
+    Function,
+    config_option,
+    context_option,
+    credential_options,
+    warn_of_unknown_variables,
+)
 from oncemq.config import sources
 from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address
 from oncemq.config.exposure import check_exposure, exposures
@@ -40,6 +46,8 @@ def _options(*names: str) -> Callable[[Function], Function]:
         for setting in reversed(settings):
             # A gateway that is started by name always listens.
             function = flag(setting, default=GATEWAY_ADDRESSES.get(setting.field, ""))(function)
+        for option in (*credential_options, context_option):
+            function = option(function)
         return _broker_option(function)
 
     return decorate
@@ -52,7 +60,7 @@ def _broker_option(function: Function) -> Function:
         multiple=True,
         metavar="URL[,URL...]",
         help="Address of the broker, or of the broker and its standbys. May be repeated. [default: the setting "
-        "client.url]",
+        "client.url, or the current context]",
     )(function)
 
 
@@ -172,6 +180,7 @@ def several(ctx: click.Context, /, **flags: Any) -> None:
 
 def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> None:
     with_parent, brokers = flags.pop("with_parent"), flags.pop("brokers")
+    reach = {name: flags.pop(name) for name in ("context", "token_file", "tls")}
     warn_of_unknown_variables()
     settings = sources.load_serve(given(flags))
     logs.set_up(settings.log_level, settings.log_format)
@@ -181,30 +190,42 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
     # A gateway that is started by name listens even if the setting for `serve` is `none`.
     addresses = {name: gateway_address(name, getattr(settings, name)) for name in names}
     addresses = {name: address or GATEWAY_ADDRESSES[name] for name, address in addresses.items()}
-    if not with_parent:
-        _check_exposure(settings, addresses)
 
-    from oncemq.client.gateway_api import NO_CREDENTIALS, Credentials, check_urls, split_urls
+    from oncemq.client.gateway_api import Credentials, check_urls, split_urls
     from oncemq.server.gateway_process import run
 
-    brokers = tuple(split_urls(",".join(brokers) or sources.load_client({"config": flags["config"]}).url))
+    if with_parent:
+        brokers = tuple(split_urls(",".join(brokers)))
+        # The parent, which is the broker, hands its token over first.
+        credentials = Credentials(token=sys.stdin.readline().strip())
+    else:
+        brokers, credentials = _reach({**reach, "url": ",".join(brokers) or None, "config": flags["config"]})
+        _check_exposure(settings, addresses, has_users=bool(credentials.token or credentials.token_file))
     check_urls(brokers)
     address_flags = " or ".join(f"`--{name}`" for name in names)
     ctx.meta[ADVICE] = {
         "LISTEN_FAILED": f"Another process may listen there: stop it, or choose another address with {address_flags}."
     }
-    # The parent, which is the broker, hands its token over first.
-    credentials = Credentials(token=sys.stdin.readline().strip()) if with_parent else NO_CREDENTIALS
     gateways = [_make(name, address, brokers, settings, credentials) for name, address in addresses.items()]
     started = dict(zip(addresses, gateways, strict=True))
     ctx.exit(run(gateways, lambda _: _announce(started, brokers), with_parent=with_parent))
 
 
-def _check_exposure(settings: ServeSettings, addresses: Mapping[str, str]) -> None:
-    """Raise SettingInvalid, or warn. (`serve` has done so for its own gateways.)"""
+def _reach(flags: Mapping[str, Any]) -> tuple[tuple[str, ...], Credentials]:
+    """Return the addresses of the broker, and the gateway's credentials."""
+    from oncemq.client.gateway_api import credentials_of, split_urls
+
+    endpoint = sources.choose_endpoint(flags).endpoint
+    urls = tuple(split_urls(endpoint.url))
+    return urls, credentials_of(endpoint, urls)
+
+
+def _check_exposure(settings: ServeSettings, addresses: Mapping[str, str], *, has_users: bool) -> None:
+    """Raise SettingInvalid, or warn. (`serve` has done so for its own gateways.) A gateway with a token belongs to a
+    broker with users."""
     own = msgspec.structs.replace(settings, listen=(), **{**dict.fromkeys(GATEWAY_ADDRESSES, "none"), **addresses})
-    check_exposure(own)
-    for exposure in exposures(own):
+    check_exposure(own, has_users=has_users)
+    for exposure in exposures(own, has_users=has_users):
         warn(exposure.warning)
 
 

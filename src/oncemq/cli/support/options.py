@@ -138,13 +138,7 @@ def reaches_broker(function: Function) -> Function:
             help="Refused, with the reason.",
         ),
         *credential_options,
-        click.option(
-            "--context",
-            type=CONTEXT,
-            metavar="NAME",
-            help="Use this context, which has an address and credentials. [default: the current one, if no address is "
-            "given; see `oncemq context`]",
-        ),
+        context_option,
         click.option(
             "--url",
             metavar="URL[,URL...]",
@@ -164,6 +158,15 @@ credential_options = (
     click.option(
         "--token-file", metavar="FILE", type=click.Path(dir_okay=False), help="File with the token of a user."
     ),
+)
+
+
+context_option = click.option(
+    "--context",
+    type=CONTEXT,
+    metavar="NAME",
+    help="Use this context, which has an address and credentials. [default: the current one, if no address is given; "
+    "see `oncemq context`]",
 )
 
 

@@ -97,7 +97,13 @@ def _login() -> Html:
         hidden=True,
     )
     log_out = element(
-        "form", "User ", element("strong"), " ", element("button", "Log out", type="submit"), id="logout-form", hidden=True
+        "form",
+        "User ",
+        element("strong"),
+        " ",
+        element("button", "Log out", type="submit"),
+        id="logout-form",
+        hidden=True,
     )
     return together(log_in, log_out)
 
