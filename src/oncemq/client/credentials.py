@@ -73,6 +73,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         return f"Credentials({', '.join(has)})"
 
     def __reduce__(self) -> Any:
+        if self == NO_CREDENTIALS:
+            return Credentials, ()
         raise _not_pickled()
 
     def current_token(self) -> str:

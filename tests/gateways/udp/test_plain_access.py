@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
-import msgspec
 import pytest
 from examples.datagrams.peers import Publisher
 
@@ -34,9 +34,10 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerWithUsers]
         ("false", "127.0.0.1:5560", False),
     ],
 )
-def test_plain_packets_are_served_on_loopback_or_if_a_setting_says_so(plain: str, listen: str, is_served: bool) -> None:
-    settings = msgspec.convert({"plain": plain, "listen": listen}, UdpSettings)
-    assert settings.serves_plain == is_served
+def test_plain_packets_are_served_on_loopback_or_if_a_setting_says_so(
+    plain: Literal["auto", "true", "false"], listen: str, is_served: bool
+) -> None:
+    assert UdpSettings(plain=plain, listen=listen).serves_plain == is_served
 
 
 def test_where_plain_packets_are_off_extended_ones_are_served(
