@@ -30,8 +30,9 @@ from examples.datagrams.peers import (
     find_end,
 )
 
-from oncemq.auth.tokens import new_token, token_id
-from oncemq.testing.broker_process import BrokerProcess
+from oncemq.auth.tokens import new_token, stored, token_id
+from oncemq.testing.broker_process import BrokerProcess, free_port
+from tests.forking import ForkedBroker
 from tests.gateways.hosts import TIMEOUT_S
 from tests.gateways.udp.proxy import LossyProxy
 from tests.gateways.udp.rig import GatewayProcess, GatewayThread, PlainClient, wait_until
@@ -660,6 +661,43 @@ def test_when_a_broker_gets_users_peers_without_a_token_end(tmp_path: Path, monk
     finally:
         gateway.stop()
         users.stop()
+
+
+def test_the_gateway_of_a_broker_that_serves_users(tmp_path: Path) -> None:
+    tokens = {name: new_token() for name in ("alice", "visitor")}
+    port = free_port()
+    data = tmp_path / "data"
+    data.mkdir()
+    auth = data / "auth.toml"
+    auth.touch(0o600)
+    auth.write_text(
+        "".join(
+            f"[user.{name}]\nallow = ['all {name}.#']\ntokens = ['{stored(token)}']\n" for name, token in tokens.items()
+        ),
+        encoding="utf-8",
+    )
+    flags = (f"--udp=127.0.0.1:{port}", "--udp-plain-user=visitor", "--segment-bytes=6MiB", "--batch-bytes-max=4MiB")
+    broker = ForkedBroker(data, *flags)
+    broker.start(wait=False)
+    try:
+        gateway = ("127.0.0.1", port)
+        with closing(Publisher(gateway, "p", timeout_s=TIMEOUT_S, access_token=tokens["alice"])) as publisher:
+            publisher.put("alice.news", b"0", create=True)
+            publisher.put("visitor.news", b"0", create=True)
+            publisher.flush()
+            assert publisher.refusals == {2: "FORBIDDEN"}
+            token = tokens["alice"]
+            with closing(Subscriber(gateway, "alice.news", "s", timeout_s=TIMEOUT_S, access_token=token)) as subscriber:
+                publisher.put("alice.news", b"1")
+                publisher.flush()
+                assert next(subscriber.messages(TIMEOUT_S))[1] == b"1"
+        with closing(PlainClient(gateway)) as plain:
+            assert plain.insist("1 visitor.board hello") == "Acknowledged!"
+            assert plain.insist("1 alice.news hello").startswith("Error FORBIDDEN")
+        with pytest.raises(Refused, match="UNAUTHENTICATED"):
+            Publisher(gateway, "p")
+    finally:
+        broker.stop()
 
 
 def test_no_secret_is_logged(gateway: GatewayThread, users: BrokerWithUsers, caplog: pytest.LogCaptureFixture) -> None:
