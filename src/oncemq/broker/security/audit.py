@@ -21,6 +21,8 @@ _REMEMBERED_MAX = 10_000
 _LINES_MAX = 1_000
 
 LOGIN = "login"
+#: A gateway got the key to check MACs of a token with: nobody has shown the token yet.
+KEY_GIVEN = "key given"
 LOGIN_FAILED = "login failed"
 REFUSED = "refused"
 CHANGED = "changed"

@@ -181,7 +181,8 @@ class Security:
             raise
         self.counters["logins"] += 1
         user, _, used = caller.partition("/")
-        self.audit.add(now_ms, audit.LOGIN, user=user, credential=used, **where)
+        event = audit.KEY_GIVEN if kind == MAC else audit.LOGIN
+        self.audit.add(now_ms, event, user=user, credential=used, **where)
         return caller
 
     def _caller(self, name: str) -> Caller | None:
