@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from oncemq.net.counters import Counters
+from oncemq.net.gate import Gate
 from oncemq.net.lookup import Name
 from oncemq.net.policy import ListenerLimits
 from oncemq.net.stream.connection import StreamConnection
@@ -35,12 +36,18 @@ class ManualClock(System):
 
 class Rig:
     def __init__(
-        self, limits: ListenerLimits = LIMITS, message_bytes_max: int = 32 * MIB, system: ManualClock | None = None
+        self,
+        limits: ListenerLimits = LIMITS,
+        message_bytes_max: int = 32 * MIB,
+        system: ManualClock | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.system = system or ManualClock()
         self.poller = self.system.poller()
         self.counters = Counters(logging.getLogger("oncemq.test"), log_every_s=0.0)
-        self.listener = StreamListener(self.poller, "the test", limits, message_bytes_max, self.counters, self.system)
+        self.listener = StreamListener(
+            self.poller, "the test", limits, message_bytes_max, self.counters, self.system, gate
+        )
         #: Requests with their peers, in the order of their arrival.
         self.arrived: list[tuple[bytes, list[Frame]]] = []
         self._peers: list[StreamPeer] = []
@@ -114,9 +121,12 @@ class Rig:
 
 @contextmanager
 def rigged(
-    limits: ListenerLimits = LIMITS, message_bytes_max: int = 32 * MIB, system: ManualClock | None = None
+    limits: ListenerLimits = LIMITS,
+    message_bytes_max: int = 32 * MIB,
+    system: ManualClock | None = None,
+    gate: Gate | None = None,
 ) -> Iterator[Rig]:
-    rig = Rig(limits, message_bytes_max, system)
+    rig = Rig(limits, message_bytes_max, system, gate)
     try:
         yield rig
     finally:

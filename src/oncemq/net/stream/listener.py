@@ -40,8 +40,10 @@ PEER_PREFIX = b"s"
 _NUMBER_BYTES = 8
 _PEER_BYTES = len(PEER_PREFIX) + _NUMBER_BYTES
 _BACKLOG = 4096
-#: Connections that are accepted in one turn.
+#: Connections that are accepted in one turn: at most this many, and this part of those that may be unopened. A peer
+#: that has sent its opening is served before others take its place.
 _ACCEPTS_PER_TURN = 64
+_ACCEPTED_PART = 4
 #: After the process has run out of descriptors, no connection is accepted for this long.
 _PAUSE_S = 0.5
 #: How long a peer may take for its TLS handshake and its opening together.
@@ -153,9 +155,7 @@ class StreamListener:
         self._poller.watch(sock.fileno(), READABLE)
 
     def _accept(self, listening: socket.socket, now_s: float) -> None:
-        if self._handshakes.is_behind and listening.family != socket.AF_UNIX:
-            return
-        for _ in range(_ACCEPTS_PER_TURN):
+        for _ in range(self._accepts_per_turn(listening)):
             try:
                 sock, _name = listening.accept()
             except (BlockingIOError, InterruptedError):
@@ -167,6 +167,11 @@ class StreamListener:
                     return
                 continue
             self._admit(sock, now_s)
+
+    def _accepts_per_turn(self, listening: socket.socket) -> int:
+        count = min(_ACCEPTS_PER_TURN, self._unopened_max // _ACCEPTED_PART)
+        is_encrypted = self._tls is not None and listening.family != socket.AF_UNIX
+        return min(count, self._handshakes.accepts) if is_encrypted else count
 
     def _pause_accepting(self, now_s: float) -> None:
         self._counters.report("connections_refused", f"{self._name} has too many open files (ulimit -n)")

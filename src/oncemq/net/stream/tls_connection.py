@@ -19,18 +19,19 @@ class Handshakes:
     """How many steps of handshakes are left in this turn. The others wait for the next one, so that a storm of new
     connections delays nobody else by much."""
 
-    __slots__ = ("_has_delayed", "_left", "is_behind")
+    __slots__ = ("_has_delayed", "_left", "accepts")
 
     def __init__(self) -> None:
         self._left = _STEPS_PER_TURN
         self._has_delayed = False
-        #: There were not enough steps in the last turn. Until there are, further connections wait in the system's
-        #: queue: otherwise they would be the reason that those which wait for a step are disconnected.
-        self.is_behind = False
+        #: How many connections may be accepted in this turn. If there were not enough steps in the last one, further
+        #: connections wait in the system's queue. Otherwise those that wait for a step would be disconnected for them.
+        self.accepts = _STEPS_PER_TURN
 
     def begin_turn(self) -> None:
         self._left = _STEPS_PER_TURN
-        self.is_behind, self._has_delayed = self._has_delayed, False
+        self.accepts = 0 if self._has_delayed else _STEPS_PER_TURN
+        self._has_delayed = False
 
     def take_step(self) -> None:
         """Raises BlockingIOError if there is no step left."""
