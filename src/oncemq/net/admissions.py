@@ -17,10 +17,10 @@ from collections.abc import Callable
 from oncemq.net.connection import Connection
 from oncemq.net.listener import Listener
 
-#: How long the first message, or the news of the connection, may take at most.
-_UNKNOWN_S = 10.0
+#: How long the news of a connection may take at most.
+_UNKNOWN_S = 1.0
 #: How often unknown connections are counted.
-_COUNT_EVERY_S = 1.0
+_COUNT_EVERY_S = 0.25
 
 
 class Admissions:
@@ -50,15 +50,12 @@ class Admissions:
 
     def note_message(self, connection: Connection, number: int, caller: str) -> None:
         """A message has told which connection it is."""
-        if connection.number not in (0, number):
-            # Its descriptor was given to another connection, and the news of that has not come yet.
+        if connection.number or not self._listener.has(connection):
+            # There is no news of the connection yet, and the descriptor may have belonged to another one. The next
+            # message will tell.
             return
         connection.number, connection.caller = number, caller
-        if self._unknown.pop(number, None) is None:
-            return
-        if connection.is_closed:
-            self._left(caller)
-        else:
+        if self._unknown.pop(number, None) is not None:
             self._known[number] = caller
 
     def settle(self) -> None:

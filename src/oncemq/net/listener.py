@@ -115,10 +115,14 @@ class Listener:
 
     # Any thread.
 
+    def all_connections(self) -> list[Connection]:
+        """Return all connections that are known, also those of which there is no news yet."""
+        return [*list(self._early.values()), *list(self.connections.values())]
+
     def cut(self, connection: Connection, kind: str, why: str) -> None:
         """End a connection. `kind` is the name of the counter."""
         # libzmq may have closed it, and the system may have given its number to another file.
-        if connection.is_cut or not connection.is_open:
+        if connection.is_cut or connection.is_closed:
             return
         connection.is_cut = True
         peer = kernel.peer_of(connection.descriptor)
@@ -130,15 +134,18 @@ class Listener:
     def accept(self, descriptor: int) -> Connection:
         """Return the connection with this descriptor, of which there is news."""
         made = Connection(descriptor, time.monotonic())
-        early = self._early.pop(descriptor, None)
-        if early is not None and early.cookie == made.cookie:
+        early = self._early.get(descriptor)
+        is_known = early is not None and early.cookie == made.cookie
+        if early is not None and is_known:
             made = early
-        elif early is not None:
-            self._end(early)
         known = self.connections.get(descriptor)
         if known is not None:
             self.forget(known)
+        # In this order, so that `all_connections` misses nothing.
         self.connections[descriptor] = made
+        self._early.pop(descriptor, None)
+        if early is not None and not is_known:
+            self._end(early)
         return made
 
     def has(self, connection: Connection) -> bool:

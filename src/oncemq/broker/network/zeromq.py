@@ -30,7 +30,6 @@ from oncemq.net.guard import Guard
 from oncemq.net.policy import KERNEL_BYTES, ListenerLimits
 from oncemq.net.unix_socket import set_mode
 from oncemq.protocol import errors
-from oncemq.protocol.commands import CURVE
 from oncemq.protocol.frames import Frame
 
 log = logging.getLogger("oncemq.broker")
@@ -104,7 +103,7 @@ class ZmqListener:
             if self._has_users or not unix_path(address):
                 zap.protect(self._socket, self._keys, _DOMAIN if self._zap is not None else b"")
             else:
-                self._socket.setsockopt(zmq.CURVE_SERVER, 0)
+                zap.unprotect(self._socket)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
@@ -135,7 +134,7 @@ class ZmqListener:
         assert self._gate is not None
         assert self._admissions is not None
         try:
-            caller = self._gate.admit(CURVE, request.key, request.address)
+            caller = self._gate.admit(request.kind, request.key, request.address)
         except Exception as error:
             if not isinstance(error, errors.OnceMQError):
                 log.exception("a login failed: this is a bug")
@@ -149,7 +148,7 @@ class ZmqListener:
         had_users, self._has_users = self._has_users, not self._gate.is_valid("")
         if self._has_users and self._keys is None:
             log.error("%s", _NO_KEYS)
-        for connection in list(self._listener.connections.values()):
+        for connection in self._listener.all_connections():
             is_known = had_users and connection.number
             if self._has_users and not (is_known and self._gate.is_valid(connection.caller)):
                 # One that has sent nothing is not known. It connects again.
