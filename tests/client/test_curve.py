@@ -77,9 +77,8 @@ def test_an_unknown_key_is_refused(broker: SecuredBroker) -> None:
 
 
 def test_a_client_without_keys_is_told_that_it_needs_them(broker: SecuredBroker) -> None:
-    refusal = refusal_of(broker.url, NO_CREDENTIALS)
-    assert isinstance(refusal, errors.Unauthenticated)
-    assert "expects CURVE" in refusal.text
+    # The server may end the connection before the client has seen what it expects: then it is BrokerAway.
+    assert "expects CURVE" in refusal_of(broker.url, NO_CREDENTIALS).text
 
 
 def test_a_wrong_key_of_the_server_is_named_as_a_reason(broker: SecuredBroker) -> None:
@@ -94,7 +93,6 @@ def test_a_server_that_does_not_use_curve_is_named_as_a_reason() -> None:
     router = context.socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
     refusal = refusal_of(f"tcp://127.0.0.1:{port}", Credentials(curve=client_keys(curve.generate())))
-    # The server ends the connection, often before the client has seen what it uses: then it is BrokerAway.
     assert "does not use CURVE" in refusal.text
     router.close(0)
     context.term()

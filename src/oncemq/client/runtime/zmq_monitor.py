@@ -98,7 +98,8 @@ class ZmqMonitor:
         if self._has_succeeded or self._failures < _FAILURES_MAX:
             return None
         self._failures = 0
-        why = "it may be overloaded"
+        # The other side may have ended the connection before it could be seen which kind it expects.
+        why = "it expects CURVE, or it is overloaded"
         if self._has_keys:
             why = "it does not use CURVE, or it has another key than `curve_server`, or it is overloaded"
         return errors.BrokerAway(f"{url} ends each connection during the handshake: {why}")
