@@ -5,6 +5,8 @@ broker itself checks what a user may do: operations.py is its table of commands.
 
 from __future__ import annotations
 
+from functools import cache
+
 from oncemq.auth.operations import ANYONE, OWN
 from oncemq.auth.rules import CONFIGURE, CONSUME, CREATE, DELETE, DESCRIBE, READ, WRITE
 
@@ -95,11 +97,13 @@ HTTP_NEEDS: dict[tuple[str, str], tuple[HttpNeed, ...]] = {
 }
 
 
+@cache
 def is_public(method: str, path: str) -> bool:
     """Return whether an endpoint answers everybody."""
     return any(verb == PUBLIC for verb, _ in HTTP_NEEDS[method, path])
 
 
+@cache
 def depends_on_user(method: str, path: str) -> bool:
     """Return whether it matters to an endpoint who has sent a request."""
     return any(verb != PUBLIC for verb, _ in HTTP_NEEDS[method, path])

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from oncemq.auth.http_operations import HTTP_NEEDS, depends_on_user, is_public
-from oncemq.auth.tokens import new_token
+from oncemq.auth.tokens import new_token, stored
+from oncemq.broker import embedded
 from oncemq.gateways.http import endpoints
 from oncemq.gateways.http.docs import site
 from oncemq.gateways.http.docs.openapi import document
@@ -121,6 +122,18 @@ def test_no_body_is_received_of_nobody(secured: Secured) -> None:
         return int(sent[0]["status"])
 
     assert secured.run(half_a_body()) == 401
+
+
+def test_nobody_may_send_a_large_body(secured: Secured) -> None:
+    body = b'{"token": "%s"}' % (b"x" * 100_000)
+    assert secured.refused("", "POST", "/v1/login", content=body) == (413, "TOO_LARGE")
+
+
+def test_no_cache_keeps_an_answer_to_a_user(secured: Secured) -> None:
+    secured.store("one")
+    for path in ("/v1/topics", "/v1/health", "/metrics", "/topics", "/v1/topics/orders/subscriptions/bob/messages"):
+        assert secured.ask("bob", "GET", path).headers["cache-control"] == "no-store"
+    assert "cache-control" not in secured.ask("", "GET", "/v1/health").headers
 
 
 def test_everybody_learns_whether_the_broker_replies_and_users_learn_more(secured: Secured) -> None:
@@ -250,6 +263,23 @@ def test_users_that_a_broker_gets_while_it_runs_are_noticed(accounts: Accounts) 
     assert gateway.ask("", "DELETE", "/v1/topics/orders").status_code == 403
     assert gateway.ask("", "DELETE", "/v1/topics/orders").status_code == 401
     assert gateway.ok("alice", "GET", "/v1/topics")["topics"][0]["topic"] == "orders"
+    gateway.close()
+
+
+# The gateway's own credentials.
+
+
+@pytest.mark.parametrize("caller", ["", "alice"])
+def test_a_gateway_that_the_broker_does_not_accept_says_so(
+    accounts: Accounts, monkeypatch: pytest.MonkeyPatch, caller: str
+) -> None:
+    named = f"{caller}/{stored(accounts.token(caller)).id}" if caller else ""
+    monkeypatch.setattr(embedded._Hub, "caller_of", lambda *_: named)
+    gateway = Secured(accounts)
+    for user in ("bob", ""):
+        response = gateway.ask(user, "GET", "/v1/topics")
+        assert (response.status_code, response.json()["code"]) == (503, "BROKER_AWAY")
+        assert "role gateway" in response.json()["detail"]
     gateway.close()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import signal
 import socket
 import ssl
@@ -19,8 +20,11 @@ import pytest
 import uvloop
 
 from oncemq.gateways.http import certificate, connections, gateway
+from oncemq.gateways.http.certificate import Certificate
+from oncemq.gateways.http.connections import Connections
 from oncemq.gateways.http.gateway import HttpGateway
 from oncemq.gateways.http.settings import GatewaySettings
+from oncemq.gateways.http.tls import TlsAcceptor
 from oncemq.protocol import errors
 from tests.gateways.http.certificates import Authority, replace
 from tests.gateways.http.processes import GatewayProcess
@@ -372,3 +376,52 @@ def test_a_gateway_that_stops_does_not_wait_for_handshakes(run: Run, keys: Path,
             assert _counted(served) == 0
 
     run(visit())
+
+
+class _Wire:
+    """The connection below TLS, without a network."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closed
+        self.sent += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def test_no_bytes_do_any_harm_in_a_handshake(keys: Path, authority: Authority) -> None:
+    """Random changes of a client's first message, and random bytes, in parts of any size."""
+    chance = random.Random(7)
+
+    async def fuzz() -> None:
+        table = Connections(10)
+        acceptor = TlsAcceptor(Certificate(keys), table)
+        for _ in range(2_000):
+            sent = bytearray(_client_hello(authority)) if chance.random() < 0.9 else bytearray(chance.randbytes(300))
+            for _ in range(chance.choice((0, 1, 1, 2, 5))):
+                sent[chance.randrange(len(sent))] = chance.randrange(256)
+            del sent[chance.choice((len(sent), len(sent), chance.randrange(len(sent)))) :]
+            wire: Any = _Wire()
+            peer = acceptor.accept(lambda: pytest.fail("a first message completes no handshake"))
+            peer.connection_made(wire)
+            while sent and not wire.is_closed:
+                part = chance.choice((len(sent), 1 + chance.randrange(64)))
+                peer.data_received(bytes(sent[:part]))
+                del sent[:part]
+            assert len(wire.sent) < 10_000
+            peer.connection_lost(None)
+            assert (len(table), acceptor.handshakes) == (0, set())
+
+    asyncio.run(fuzz())

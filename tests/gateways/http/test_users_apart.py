@@ -227,14 +227,12 @@ def test_a_prefix_finds_topics_behind_many_that_are_hidden(secured: Secured, mon
 
 
 class _State:
-    made = 0
-
-    def __init__(self, link: Any) -> None:
-        _State.made += 1
+    def __init__(self, link: Any, shared: list[None] | None = None) -> None:
         self.link = link
+        self.shared = shared or [None]
 
-    def for_link(self, link: Any) -> tuple[_State, Any]:
-        return self, link
+    def for_link(self, link: Any) -> _State:
+        return _State(link, self.shared)
 
 
 class _Link:
@@ -248,15 +246,15 @@ def test_the_state_of_users_without_requests_is_bounded(monkeypatch: pytest.Monk
     monkeypatch.setattr(callers, "USERS_MAX", 2)
     nobody: Any = _Link()
     kept = Callers(nobody, _State)
-    with kept.use("a/1") as (_, (state, link)):
-        assert link == "a/1"
+    with kept.use("a/1") as (_, state):
+        assert state.link == "a/1"
         for name in ("b/1", "c/1", "d/1", "b/1"):
             with kept.use(name):
                 pass
         assert len(kept) == 2
-        with kept.use("a/2") as (_, (same, other)):
+        with kept.use("a/2") as (_, other):
             # A user with a request in progress has one state, whatever happens.
-            assert (other, same is state) == ("a/2", True)
+            assert (other.link, other.shared is state.shared) == ("a/2", True)
     for number in range(callers._CALLERS_MAX + 3):
         with kept.use(f"a/{number}"):
             pass

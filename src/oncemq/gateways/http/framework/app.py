@@ -19,6 +19,7 @@ from oncemq.gateways.http.framework.callers import Callers, MakeState
 from oncemq.gateways.http.framework.endpoint import Answer, Call, Endpoint, Streamed
 from oncemq.gateways.http.framework.memory import (
     IS_PIPELINED,
+    SMALL_BYTES,
     Disconnected,
     GatewayMemory,
     RequestMemory,
@@ -190,10 +191,10 @@ class App:
         try:
             with self._use(access.identity) as (link, state):
                 call: Call[Any, Any] = Call(link, self._settings, None, None, headers, state, access)
-                body = await read_body(receive, self._settings.body_bytes_max, headers, memory)
+                body = await read_body(receive, self._body_bytes_max(access.identity), headers, memory)
                 call.parameters = parser.parameters(path, scope["query_string"], headers, body, call.media)
                 call.body = parser.body(body, call.media)
-                return await self._run(endpoint, call, receive, send, memory)
+                answer = await self._run(endpoint, call, receive, send, memory)
         except errors.Unauthenticated:
             self._authentication.forget(access.identity)
             raise
@@ -202,6 +203,11 @@ class App:
             if access.identity.caller == "":
                 self._authentication.forget(access.identity)
             raise
+        return answer if answer is None or not access.identity.caller else _uncached(answer)
+
+    def _body_bytes_max(self, identity: Identity) -> int:
+        limit = self._settings.body_bytes_max
+        return limit if identity.caller is not None else min(limit, SMALL_BYTES)
 
     def _use(self, identity: Identity) -> AbstractContextManager[tuple[Link, Any]]:
         assert self._link is not None
@@ -281,6 +287,13 @@ class App:
 
 def _wait_ms_of(call: Call[Any, Any]) -> int:
     return max(getattr(part, "wait_ms", 0) for part in (call.parameters, call.body))
+
+
+def _uncached(answer: Answer) -> Answer:
+    """Return an answer to one user, which no cache may give to another."""
+    if any(name == b"cache-control" for name, _ in answer.headers):
+        return answer
+    return msgspec.structs.replace(answer, headers=(*answer.headers, (b"cache-control", b"no-store")))
 
 
 def _sender_of(scope: Scope) -> Sender:

@@ -54,7 +54,9 @@ class Callers:
         name = caller.partition("/")[0]
         user = self._users.pop(name, None)
         if user is None:
-            user = _User(self._make_state(self._link.for_caller(caller)))
+            link = self._link.for_caller(caller)
+            user = _User(self._make_state(link))
+            user.callers[caller] = link, user.state
         self._users[name] = user
         user.requests += 1
         try:

@@ -15,13 +15,15 @@ from oncemq.gateways.bounded_dict import BoundedDict
 from oncemq.gateways.link import Link
 from oncemq.gateways.tasks import start_awaited
 from oncemq.protocol import errors
-from oncemq.protocol.commands import NO_CREDENTIAL, TOKEN
+from oncemq.protocol.commands import NO_CREDENTIAL, TOKEN, Health
+from oncemq.protocol.replies import HealthReply
 
 #: How long an answer is remembered.
 KNOWN_S = 30.0
 #: The same for a refusal: a token that was just created soon works.
 REFUSED_S = 1.0
 _LISTENER = "http"
+_NOT_ACCEPTED = "the broker does not accept this gateway, which needs the token of a user with `role gateway`"
 
 #: The hash of a token; empty for a request without one.
 _Key = bytes
@@ -40,6 +42,8 @@ class Logins:
         #: Addresses whose logins the broker does not check at the moment.
         self._limited: BoundedDict[str, float] = BoundedDict()
         self._in_progress: dict[tuple[_Key, str], asyncio.Task[str]] = {}
+        #: The broker has accepted the gateway's own credentials: until then it is not asked again.
+        self._accepted_until_s = 0.0
 
     async def find_caller(self, token: str, address: str) -> str:
         """Return the caller of a token, or (empty) of a request without one; "" = there are no users. Raises
@@ -76,7 +80,10 @@ class Logins:
         try:
             reply = await self._link.login(TOKEN if token else NO_CREDENTIAL, token, address, _LISTENER)
         except errors.Unauthenticated:
+            await self._check_gateway()
             return self._refuse(key)
+        except errors.Forbidden as error:
+            raise errors.BrokerAway(f"{_NOT_ACCEPTED}: {error.text}") from None
         except errors.RateLimited:
             if not token:
                 # Nothing was tried: there are users, and this is nobody.
@@ -86,6 +93,16 @@ class Logins:
         self._refused.pop(key, None)
         self._known[key] = reply.caller, self._now_s() + KNOWN_S
         return reply.caller
+
+    async def _check_gateway(self) -> None:
+        """Find out whether the broker has refused the gateway itself. Raises BrokerAway."""
+        if self._now_s() < self._accepted_until_s:
+            return
+        try:
+            await self._link.query(Health(), HealthReply)
+        except errors.Unauthenticated as error:
+            raise errors.BrokerAway(f"{_NOT_ACCEPTED}: {error.text}") from None
+        self._accepted_until_s = self._now_s() + KNOWN_S
 
     def _refuse(self, key: _Key) -> NoReturn:
         self._known.pop(key, None)
