@@ -76,9 +76,9 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         return f"Credentials({', '.join(has)})"
 
     def __reduce__(self) -> Any:
-        if self == NO_CREDENTIALS:
-            return Credentials, ()
-        raise _not_pickled()
+        if self.token:
+            raise _not_pickled()
+        return super().__reduce__()
 
     def current_token(self) -> str:
         """Return the token; empty if there is none. Raises SettingInvalid if its file can't be read."""

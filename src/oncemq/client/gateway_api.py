@@ -8,7 +8,7 @@ from the client only what this module names. It is for the packages of OnceMQ, a
 - `make_put`, `Times`, `Payloads`, `check_headers`: build the operation of a put.
 - `KnownSchema`, `known_of`, `claim_payloads`, `topics_of`, `STALE_SCHEMA`: check values against the schemas of topics.
 - `OwnedSubscription`, `Loss`, `loss_of`, `STALE_EPOCH`, `DELETED`: consume a subscription as its owner.
-- `split_urls`, `check_urls`: the addresses of a broker.
+- `split_urls`, `check_urls`: the addresses of a broker. `Credentials`, `credentials_of`: what is shown to it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -75,7 +75,8 @@ class BrokerProcess:
 
     With `http=True` it has an HTTP gateway, at `http_url`. With the flag `--journal postgresql://…` several brokers can
     share one database: the first one serves, the others wait as standbys. Clients use the stream transport, or with
-    `transport="zeromq"` ZeroMQ.
+    `transport="zeromq"` ZeroMQ. `client_options` are options of its clients: `token` and `tls` for a folder with users
+    and keys.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class BrokerProcess:
         module: str = "oncemq",
         http: bool = False,
         transport: Transport = "stream",
+        client_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.url = free_url(transport)
+        self._client_options = {"tries": 20, **WITHOUT_CREDENTIALS, **(client_options or {})}
         #: The address of its HTTP gateway; empty if it has none.
         self.http_url = f"http://127.0.0.1:{free_port()}" if http else ""
         self.folder = folder
@@ -165,7 +168,7 @@ class BrokerProcess:
         environment are not used; those of the options are."""
         import oncemq
 
-        client: Client = oncemq.connect(self.url, **{"tries": 20, **WITHOUT_CREDENTIALS, **options})
+        client: Client = oncemq.connect(self.url, **{**self._client_options, **options})
         return client
 
     def kill(self) -> None:

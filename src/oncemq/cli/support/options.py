@@ -149,6 +149,13 @@ def reaches_broker(function: Function) -> Function:
     return gathered
 
 
+context_option = click.option(
+    "--context",
+    type=CONTEXT,
+    metavar="NAME",
+    help="Use this context, which has an address and credentials. [default: the current one, if no address is given; "
+    "see `oncemq context`]",
+)
 credential_options = (
     click.option(
         "--tls",
