@@ -13,8 +13,9 @@ import pytest
 import oncemq
 from oncemq.client.credentials import NO_CREDENTIALS, Credentials, CurveKeys, TlsSettings
 from oncemq.client.options import ConnectSettings, settings_of
-from oncemq.protocol.errors import SettingInvalid
+from oncemq.protocol.errors import SettingInvalid, Unauthenticated
 from oncemq.testing.broker_process import BrokerProcess
+from tests.secure_broker import FakeGate, make_keys, secure_broker
 
 URL = "oncemq://broker.example:5554"
 SECRET = "omq_k3v9x2aa_" + "s" * 43
@@ -177,3 +178,13 @@ def test_a_broker_for_tests_does_not_see_the_credentials_of_the_environment(
         monkeypatch.setenv(name, value)
     with oncemq_broker.connect() as client:
         assert client.topics() == []
+
+
+def test_the_token_of_a_context_never_leaves_for_another_address(contexts: Path, tmp_path: Path) -> None:
+    keys = make_keys(tmp_path / "keys")
+    with secure_broker(tmp_path, keys, gate := FakeGate()) as broker:
+        write(contexts, f'current = "prod"\n[context.prod]\nurl = "{URL}"\ntoken = "omq-kitchen"\ntls = true\n')
+        with pytest.raises(Unauthenticated):
+            oncemq.connect(broker.url, tls=keys / "ca.pem")
+        assert {credential for _, credential, _ in gate.asked} == {""}
+        oncemq.connect(broker.url, tls=keys / "ca.pem", token="omq-kitchen").close()

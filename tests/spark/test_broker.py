@@ -13,6 +13,7 @@ import pytest
 from oncemq.client.sync import Client
 from oncemq.config import contexts, endpoints
 from oncemq.protocol.errors import SettingInvalid
+from oncemq.spark import connections
 from oncemq.spark.broker import Broker, broker_of, find_broker
 from oncemq.spark.lake.archiver import archive
 from oncemq.spark.lake.restorer import restore
@@ -21,6 +22,7 @@ from oncemq.spark.pipeline.model import Pipeline, Source, Value
 from oncemq.spark.pipeline.runner import run
 from oncemq.spark.targets.declarations import TopicTarget
 from oncemq.testing.broker_process import BrokerProcess
+from tests.secured_folder import SecuredFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,6 +148,22 @@ def test_a_stream_with_a_context_has_no_secret_anywhere(
     options = source_options({"context": "prod", "topic": "orders"}, is_stream=False)
     assert TOKEN.encode() not in pickle.dumps(options)
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_workers_reach_a_broker_with_users_over_tls(spark: SparkSession, file: Path, tmp_path: Path) -> None:
+    secrets = SecuredFolder(tmp_path)
+    with secrets.broker() as broker:
+        with broker.connect() as client:
+            client.create_topic("orders", retain_ms=3_600_000)
+            client.put_many("orders", [b"one", b"two"])
+        store(file, broker.url, token=secrets.kitchen.read_text().strip(), tls=secrets.ca)
+        files = {"url": broker.url, "tokenFile": str(secrets.kitchen), "tls": secrets.ca}
+        for options in ({"context": "prod"}, files):
+            rows = spark.read.format("oncemq").options(**options, topic="orders").load()
+            assert [bytes(row.value) for row in rows.collect()] == [b"one", b"two"]
+        with pytest.raises(Exception, match="no credentials"):
+            spark.read.format("oncemq").options(url=broker.url, tls=secrets.ca, topic="orders").load().collect()
+        connections.close_all()
 
 
 def test_an_unknown_context_is_reported_by_spark_without_the_token(spark: SparkSession, file: Path) -> None:

@@ -54,6 +54,11 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True):
         """The options of `format("oncemq")`."""
         return {option: getattr(self, field) for option, field in REACHING.items() if getattr(self, field)}
 
+    def endpoint(self) -> endpoints.Endpoint:
+        """Return the address and the credentials on this machine, as they are now. It is never passed on. Raises
+        SettingInvalid if this machine does not have the context."""
+        return endpoints.choose([endpoints.arguments(self.arguments), endpoints.environment()]).endpoint
+
     def connect(self, **options: Any) -> Client:
         """Connect a client. Raises SettingInvalid if this machine does not have the context."""
         import oncemq

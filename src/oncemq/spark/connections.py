@@ -8,26 +8,30 @@ import threading
 
 from oncemq.client.sync import Client
 from oncemq.config.allocator import keep_freed_memory
+from oncemq.config.endpoints import Endpoint
 from oncemq.spark.broker import Broker
 
 #: The timeout of one attempt.
 _TIMEOUT_S = 1.0
 
-_clients: dict[tuple[int, Broker, float], Client] = {}
+#: With the endpoint that the client was made for.
+_clients: dict[tuple[int, Broker, float], tuple[Endpoint, Client]] = {}
 _lock = threading.Lock()
 
 
 def shared_client(broker: Broker, timeout_s: float) -> Client:
-    """Return this process's client. A forked process, such as those of Spark's daemon, gets its own."""
+    """Return this process's client. A forked process, such as those of Spark's daemon, gets its own. If the context was
+    changed, there is a new client."""
     key = (os.getpid(), broker, timeout_s)
+    endpoint = broker.endpoint()
     with _lock:
-        client = _clients.get(key)
-        if client is None:
+        known, client = _clients.get(key, (None, None))
+        if client is None or known != endpoint:
             # A task handles its rows in blocks of megabytes.
             keep_freed_memory()
             tries = max(1, round(timeout_s / _TIMEOUT_S))
             client = broker.connect(label="spark", timeout_s=_TIMEOUT_S, tries=tries, record="")
-            _clients[key] = client
+            _clients[key] = endpoint, client
         return client
 
 
@@ -35,4 +39,4 @@ def close_all() -> None:
     """Close this process's clients."""
     with _lock:
         for key in [key for key in _clients if key[0] == os.getpid()]:
-            _clients.pop(key).close()
+            _clients.pop(key)[1].close()
