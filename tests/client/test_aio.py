@@ -16,6 +16,7 @@ import oncemq
 import oncemq.aio
 from oncemq.client.options import ConnectOptions, ConnectSettings
 from oncemq.client.staging import AsyncStager, Stager
+from oncemq.config import endpoints
 from oncemq.protocol import errors
 from oncemq.testing.broker_process import BrokerProcess
 from tests.client.event_loop import on_event_loop, wait_until
@@ -125,9 +126,10 @@ def test_what_may_wait_is_awaited() -> None:
 
 
 def test_options_are_those_that_are_documented() -> None:
-    fields = {field.name for field in msgspec.structs.fields(ConnectSettings)} - {"urls", "outbox"}
-    assert set(ConnectOptions.__annotations__) == fields
-    assert all(f"`{name}`" in (oncemq.connect.__doc__ or "") for name in fields)
+    fields = {field.name for field in msgspec.structs.fields(ConnectSettings)} - {"urls", "outbox", "credentials"}
+    options = fields | {"context", *endpoints.CREDENTIALS}
+    assert set(ConnectOptions.__annotations__) == options
+    assert all(f"`{name}`" in (oncemq.connect.__doc__ or "") for name in options)
 
 
 @pytest.mark.parametrize("connect", [oncemq.connect, oncemq.aio.connect])

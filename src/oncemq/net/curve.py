@@ -78,7 +78,7 @@ def _read(path: Path) -> str | None:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read().decode("ascii").strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise SettingInvalid(f"{path} can't be read: {error.strerror}") from None
