@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from oncemq.auth.tokens import new_token
-from oncemq.auth.users import CERTIFICATE, Quotas
+from oncemq.auth.rules import resolve
+from oncemq.auth.tokens import new_token, stored
+from oncemq.auth.users import CERTIFICATE, Quotas, User, Users
 from oncemq.broker.security.security import Security
 from oncemq.engine.decide import lists
 from oncemq.protocol import commands, errors, replies
@@ -350,19 +351,40 @@ def test_failed_logins_are_limited_per_address() -> None:
     guard = rig.guard
     for _ in range(10):
         with pytest.raises(errors.Unauthenticated):
-            guard.admit(TOKEN, "omq_aaaaaaaa_wrong", "10.0.0.1")
+            guard.admit(TOKEN, new_token(), "10.0.0.1")
     with pytest.raises(errors.RateLimited):
-        guard.admit(CERTIFICATE, OWNER, "10.0.0.1")
-    assert guard.admit(CERTIFICATE, OWNER, "10.0.0.2")
+        guard.admit(TOKEN, new_token(), "10.0.0.1")
+    with pytest.raises(errors.RateLimited):
+        guard.admit(CURVE, "x" * 40, "10.0.0.1")
+    with pytest.raises(errors.Unauthenticated):
+        guard.admit(TOKEN, new_token(), "10.0.0.2")
+    assert guard.admit(CERTIFICATE, OWNER, "10.0.0.1"), "others on the same machine are not kept out"
     rig.clock.time_ms += 1_500
-    assert guard.admit(CERTIFICATE, OWNER, "10.0.0.1")
+    with pytest.raises(errors.Unauthenticated):
+        guard.admit(TOKEN, new_token(), "10.0.0.1")
     for _ in range(10):
         with pytest.raises(errors.Unauthenticated):
             guard.admit(CURVE, "x" * 40, "2001:db8::1")
     with pytest.raises(errors.RateLimited):
-        guard.admit(CERTIFICATE, OWNER, "2001:db8::2")
+        guard.admit(CURVE, "x" * 40, "2001:db8::2")
     login = commands.Login(CURVE, "x" * 40, "2001:db8::3", "text")
     assert code(rig.send(GATE, login)) == "RATE_LIMITED"
+
+
+def test_a_token_whose_secret_is_guessed_is_limited_for_that_address() -> None:
+    one, other = new_token(), new_token()
+    allowed = [
+        User(name, resolve((), {}), {stored(token).id: stored(token)}) for name, token in (("a", one), ("b", other))
+    ]
+    guard = SecureRig(Users(allowed)).guard
+    guess = one[:-5] + "AAAAA"
+    for _ in range(10):
+        with pytest.raises(errors.Unauthenticated):
+            guard.admit(TOKEN, guess, "10.0.0.1")
+    with pytest.raises(errors.RateLimited):
+        guard.admit(TOKEN, one, "10.0.0.1")
+    assert guard.admit(TOKEN, one, "10.0.0.2").startswith("a/")
+    assert guard.admit(TOKEN, other, "10.0.0.1").startswith("b/"), "other tokens are not affected"
 
 
 def test_the_audit_log_has_logins_refusals_and_changes_and_no_secrets(tmp_path: Path) -> None:

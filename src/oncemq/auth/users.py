@@ -90,6 +90,11 @@ class Users:
             raise Unauthenticated(_UNKNOWN)
         return f"{user.name}/{kind}={credential}"
 
+    def known_token(self, kind: str, credential: str) -> str:
+        """Return the id of the token that a credential claims to be; empty if there is no such token."""
+        found = token_id(credential) if kind == TOKEN else ""
+        return found if found in self._by_token else ""
+
     def _login_token(self, token: str) -> str:
         found = token_id(token)
         user = self._by_token.get(found)

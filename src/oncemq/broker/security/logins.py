@@ -1,4 +1,8 @@
-"""Limits failed logins per address."""
+"""Limits failed logins per address.
+
+Attempts with the id of a token that exists are counted for that token: a client with wrong credentials does not keep
+the other clients of its machine out.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,30 @@ import ipaddress
 #: Failures in a row that cost nothing, and how often another one is allowed after that.
 _FREE = 10
 _EVERY_MS = 1_000
-_ADDRESSES_MAX = 10_000
+_PLACES_MAX = 10_000
 
 
 class FailedLogins:
     def __init__(self) -> None:
-        #: Network → (failures left, time of the last change), the longest unchanged first.
-        self._left: dict[str, tuple[float, int]] = {}
+        #: (network, token) → (failures left, time of the last change), the longest unchanged first.
+        self._left: dict[tuple[str, str], tuple[float, int]] = {}
 
-    def is_limited(self, address: str, now_ms: int) -> bool:
-        """Return whether the next attempt must be refused without a look at its credentials."""
-        return self._at(_network(address), now_ms) < 1
+    def is_limited(self, address: str, token_id: str, now_ms: int) -> bool:
+        """Return whether the next attempt must be refused without a look at its secret. `token_id` is that of a token
+        that exists, or empty."""
+        return self._at((_network(address), token_id), now_ms) < 1
 
-    def note(self, address: str, now_ms: int) -> None:
+    def note(self, address: str, token_id: str, now_ms: int) -> None:
         """Count a failed attempt."""
-        network = _network(address)
-        left = max(0.0, self._at(network, now_ms) - 1)
-        self._left.pop(network, None)
-        if len(self._left) >= _ADDRESSES_MAX:
+        place = (_network(address), token_id)
+        left = max(0.0, self._at(place, now_ms) - 1)
+        self._left.pop(place, None)
+        if len(self._left) >= _PLACES_MAX:
             del self._left[next(iter(self._left))]
-        self._left[network] = (left, now_ms)
+        self._left[place] = (left, now_ms)
 
-    def _at(self, network: str, now_ms: int) -> float:
-        known = self._left.get(network)
+    def _at(self, place: tuple[str, str], now_ms: int) -> float:
+        known = self._left.get(place)
         if known is None:
             return _FREE
         left, at_ms = known

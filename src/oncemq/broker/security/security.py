@@ -24,7 +24,7 @@ from oncemq.engine.events import Declined, Event
 from oncemq.engine.state.owners import TOPIC
 from oncemq.engine.state.state import State
 from oncemq.protocol import commands, errors
-from oncemq.protocol.commands import MAC, NO_CREDENTIAL, As, Command, Keyed, Login, Numbered
+from oncemq.protocol.commands import CURVE, MAC, NO_CREDENTIAL, TOKEN, As, Command, Keyed, Login, Numbered
 from oncemq.protocol.replies import LoginReply, NotNow, Refusal
 
 log = logging.getLogger("oncemq.security")
@@ -36,6 +36,8 @@ OPEN: Authorization = (None, None, False)
 _NO_LONGER = Refusal("UNAUTHENTICATED", "the credentials are not valid any more")
 _NOT_LOGGED_IN = Refusal("UNAUTHENTICATED", "the broker has users, and this connection has no credentials")
 _TOO_MANY_FAILURES = "there were too many failed logins from this address; try again later"
+#: Kinds of credentials that somebody may guess. The others were proven in the handshake, or tell nothing.
+_GUESSED = (TOKEN, CURVE)
 #: Usages of users that are remembered.
 _USAGES_MAX = 10_000
 #: Operations that the audit log has, with the fields that say what they were about.
@@ -165,7 +167,8 @@ class Security:
         if self.users is None:
             return ""
         now_ms = self._now_ms()
-        if self._failed.is_limited(address, now_ms):
+        token = self.users.known_token(kind, credential)
+        if kind in _GUESSED and self._failed.is_limited(address, token, now_ms):
             self.counters["logins_limited"] += 1
             raise errors.RateLimited(_TOO_MANY_FAILURES)
         where = {"kind": kind, "address": address, "listener": listener}
@@ -176,7 +179,7 @@ class Security:
         except errors.Unauthenticated:
             self.counters["logins_failed"] += 1
             if kind != NO_CREDENTIAL:
-                self._failed.note(address, now_ms)
+                self._failed.note(address, token, now_ms)
                 self.audit.add(now_ms, audit.LOGIN_FAILED, **where)
             raise
         self.counters["logins"] += 1
