@@ -38,13 +38,14 @@ class Certificate:
 
     def reload(self) -> None:
         """Use the files as they are now, if they are valid."""
-        self._version = self._find_version()
+        former, self._version = self._version, self._find_version()
         try:
             self._context = server_context(self._keys)
         except errors.SettingInvalid as error:
             log.warning("HTTP continues with its former certificate: %s", error.text)
         else:
-            log.info("HTTP uses the certificate %s from now on", self._keys / SERVER)
+            if self._version != former:
+                log.info("HTTP uses a new certificate from now on: %s", self._keys / SERVER)
 
     def _find_version(self) -> _Version:
         try:
