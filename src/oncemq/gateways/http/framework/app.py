@@ -29,6 +29,7 @@ from oncemq.gateways.http.framework.memory import (
 from oncemq.gateways.http.framework.origin_check import OriginCheck
 from oncemq.gateways.http.framework.problems import answer_of
 from oncemq.gateways.http.framework.request import BodyLate, RequestParser, read_body
+from oncemq.gateways.http.framework.responses import Send, send_answer, send_parts, send_while_connected
 from oncemq.gateways.http.framework.router import Router
 from oncemq.gateways.http.framework.turns import Turns
 from oncemq.gateways.http.settings import GatewaySettings
@@ -36,8 +37,6 @@ from oncemq.gateways.link import Link
 from oncemq.gateways.tasks import cancel, report_failure, start_awaited
 from oncemq.protocol import errors
 
-#: A response is sent in parts of this size, each after the client has read most of the one before.
-_PART_BYTES = 128 * 1024
 #: How many pipelined requests of all connections are processed at a time. Clients that wait for their responses go
 #: ahead of the others.
 _PIPELINED_MAX = 2
@@ -46,7 +45,6 @@ _PIPELINED_WAITING_MAX = 500
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class App:
@@ -101,7 +99,7 @@ class App:
         memory = RequestMemory(self._memory, scope)
         current_memory.set(memory)
         try:
-            await self._serve_one(scope, receive, _send_while_connected(send, memory), memory)
+            await self._serve_one(scope, receive, send_while_connected(send, memory), memory)
         except Disconnected:
             memory.abort_connection()
         except asyncio.CancelledError:
@@ -126,7 +124,7 @@ class App:
             answer = answer_of(errors.BrokerBug("the gateway failed; its log has the details"))
         if answer is not None:
             memory.note_reply(len(answer.body))
-            await _send_answer(answer, send, memory)
+            await send_answer(answer, send, memory)
 
     async def _answer_in_turn(self, scope: Scope, receive: Receive, send: Send, memory: RequestMemory) -> Answer | None:
         if not scope.get("extensions", {}).get(IS_PIPELINED):
@@ -270,7 +268,7 @@ class App:
     async def _send_stream(self, streamed: Streamed, receive: Receive, send: Send, memory: RequestMemory) -> None:
         headers = [(b"content-type", streamed.media.encode()), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        sending = start_awaited(_send_parts(streamed, send, memory))
+        sending = start_awaited(send_parts(streamed, send, memory))
         ending = start_awaited(self._wait_for_end(receive))
         try:
             await asyncio.wait((sending, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -299,59 +297,6 @@ def _uncached(answer: Answer) -> Answer:
 def _sender_of(scope: Scope) -> Sender:
     client = scope.get("client")
     return Sender(client[0] if client else "", scope.get("scheme") == "https")
-
-
-def _send_while_connected(send: Send, memory: RequestMemory) -> Send:
-    """Return a `send` that raises Disconnected when the connection is closed. uvloop closes it as soon as a write
-    fails, and tells uvicorn later; until then, uvicorn's `send` raises RuntimeError."""
-
-    async def send_if_connected(message: MutableMapping[str, Any]) -> None:
-        try:
-            await send(message)
-        except RuntimeError:
-            if memory.is_client_gone():
-                raise Disconnected from None
-            raise
-
-    return send_if_connected
-
-
-async def _send_answer(answer: Answer, send: Send, memory: RequestMemory) -> None:
-    headers = [
-        (b"content-type", answer.media.encode()),
-        (b"content-length", b"%d" % len(answer.body)),
-        *answer.headers,
-    ]
-    if not answer.body and answer.status in (204, 304):
-        headers = [*answer.headers]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    body = answer.body
-    if len(body) > _PART_BYTES:
-        body = await _send_all_but_last(memoryview(body), send, memory)
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _send_all_but_last(body: memoryview, send: Send, memory: RequestMemory) -> bytes:
-    """Return the last part."""
-    start = 0
-    while len(body) - start > _PART_BYTES:
-        part = bytes(body[start : start + _PART_BYTES])
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-        memory.note_sent(len(part))
-        start += len(part)
-    return bytes(body[start:])
-
-
-async def _send_parts(streamed: Streamed, send: Send, memory: RequestMemory) -> None:
-    async for part in streamed.parts:
-        memory.start_sending()
-        last = part if len(part) <= _PART_BYTES else await _send_all_but_last(memoryview(part), send, memory)
-        await send({"type": "http.response.body", "body": last, "more_body": True})
-        if memory.is_client_gone():
-            # The stream must not ack what was sent in vain.
-            raise Disconnected
-        memory.note_sent(len(last))
-    await send({"type": "http.response.body", "body": b""})
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
