@@ -7,6 +7,7 @@ import contextlib
 import random
 import select
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterator
@@ -138,6 +139,51 @@ def slow_openings(url: str, count: int = 500, seconds: float = 60.0) -> None:
     opening = encode_opening({"x": "x" * _PROPERTIES_BYTES})
     with _peers(url, count, opening[:-1000]) as peers:
         _hold(peers, seconds, b"x")
+
+
+def half_handshakes(url: str, trust: ssl.SSLContext, count: int = 2_100, seconds: float = 60.0) -> None:
+    """Begin TLS handshakes, and do not complete them: the broker has computed its part, or waits for the rest."""
+    hello = client_hello(trust)
+    with _peers(url, count, b"") as peers:
+        for number, peer in enumerate(peers):
+            # Those that were there longest may have been disconnected.
+            with contextlib.suppress(ConnectionError):
+                peer.socket.sendall(hello[: (len(hello), 100)[number % 2]])
+        with contextlib.suppress(ConnectionError):
+            _hold(peers, seconds)
+
+
+def slow_handshakes(url: str, trust: ssl.SSLContext, count: int = 500, seconds: float = 60.0) -> None:
+    """Send TLS handshakes byte by byte."""
+    hello = client_hello(trust)
+    with _peers(url, count, b"") as peers, contextlib.suppress(ConnectionError):
+        until_s = time.monotonic() + seconds
+        for byte in hello:
+            if time.monotonic() > until_s:
+                return
+            for peer in peers:
+                peer.socket.send(bytes((byte,)))
+            time.sleep(_TICK_S / 10)
+
+
+def wrong_tokens(url: str, trust: ssl.SSLContext, seconds: float = 60.0) -> None:
+    """Complete the handshake and show a token that is not valid, on one connection after the other."""
+    until_s = time.monotonic() + seconds
+    opening = encode_opening({"auth": {"token": "omq-made-up"}})
+    while time.monotonic() < until_s:
+        with connected(url) as raw, trust.wrap_socket(raw, server_hostname="localhost") as sock:
+            sock.sendall(opening)
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                while sock.recv(_CHUNK_BYTES):
+                    pass
+
+
+def client_hello(trust: ssl.SSLContext) -> bytes:
+    """Return what a client sends first."""
+    sent = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        trust.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost").do_handshake()
+    return sent.read()
 
 
 def connection_flood(url: str, seconds: float = 60.0) -> None:

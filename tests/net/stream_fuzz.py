@@ -1,13 +1,15 @@
 """Changed, cut and oversized bytes for the stream listener, over TCP and a Unix socket.
 
 Whatever arrives, the broker continues: clients put and get meanwhile, and each message is stored and delivered once.
-A connection whose messages are framed correctly stays open, and each of them is answered.
+A connection whose messages are framed correctly stays open, and each of them is answered. After that, as many inputs
+are handshakes with TLS and tokens (handshake_fuzz.py).
 
 python -m tests.net.stream_fuzz [--inputs 1000000] [--seed 1]
 """
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import struct
@@ -26,6 +28,7 @@ from oncemq.testing.broker_process import BrokerProcess
 from tests.acceptance.processes import SMALL, resident_bytes
 from tests.forking import ForkedBroker
 from tests.fuzz_campaign import options_of, run, temporary_folder
+from tests.net.handshake_fuzz import HandshakeFuzz
 from tests.stream_peer import OPENING, StreamPeer
 
 #: Connections that are open at the same time: those that are used in turns, and those that were left in the middle of
@@ -314,6 +317,8 @@ def main() -> None:
         broker, url = broker_in(folder)
         with broker:
             run("tests.net.stream_fuzz", options, Fuzz(broker, url, options.seed), lambda: resident_bytes(broker.pid))
+        fuzz = HandshakeFuzz(folder, options.seed)
+        run("tests.net.stream_fuzz", options, fuzz, lambda: resident_bytes(os.getpid()))
 
 
 if __name__ == "__main__":
