@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import socket
 import ssl
 import threading
 import time
@@ -18,6 +20,7 @@ from oncemq.auth import x509
 from oncemq.auth.certificates import create_authority, create_client, create_server
 from oncemq.client.core import handshake
 from oncemq.client.credentials import NO_CREDENTIALS, Credentials, TlsSettings
+from oncemq.client.runtime.stream import StreamTransport
 from oncemq.client.sync import Client
 from oncemq.net.tls import client_context
 from oncemq.protocol import errors
@@ -31,6 +34,7 @@ from tests.secure_broker import (
     credentials,
     make_keys,
     secure_broker,
+    stream_transport,
 )
 
 MIB = 2**20
@@ -295,6 +299,58 @@ def test_a_clients_certificate_that_the_broker_does_not_accept_is_told_at_once(
     assert "UNKNOWN_CA" in failure(broker, credentials(tls=TlsSettings(context=context))).text
 
 
+# A broker that does not complete its handshake.
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"\x16\x03\x03\x00\x7a\x02"], ids=["silent", "closes", "half"])
+def test_a_broker_that_does_not_complete_a_handshake_is_away(keys: Path, answer: bytes | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        accepted: list[socket.socket] = []
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    sock, _ = server.accept()
+                    accepted.append(sock)
+                    if answer is not None:
+                        sock.recv(65536)
+                        sock.sendall(answer)
+                        sock.close()
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        shown = credentials("omq-kitchen", tls=TlsSettings(ca=str(keys / "ca.pem")))
+        with pytest.raises(errors.BrokerAway):
+            connect(f"oncemq://127.0.0.1:{server.getsockname()[1]}", shown, timeout_s=0.1, tries=2)
+        server.shutdown(socket.SHUT_RDWR)
+        serving.join(DEADLINE_S)
+        assert len(accepted) >= 2, "it has not tried again"
+        for sock in accepted:
+            sock.close()
+
+
+def test_the_bytes_of_requests_are_counted_without_those_of_tls(broker: SecureBroker) -> None:
+    transport = stream_transport([broker.url], broker.shown())
+    transport.send([bytes(100_000)])
+    transport.send([b"no request"])
+    replies = 0
+
+    def is_done() -> bool:
+        nonlocal replies
+        replies += transport.receive() is not None
+        return replies == 2
+
+    until(is_done)
+    until(lambda: 100_000 + 10 + 24 <= acked(transport) <= 100_000 + 10 + 25)
+    transport.close()
+
+
+def acked(transport: StreamTransport) -> int:
+    wire = transport.wire_bytes()
+    assert wire is not None
+    return wire.acked
+
+
 # One side without TLS.
 
 
@@ -537,6 +593,7 @@ def test_settings_of_tls_that_cannot_be_used_are_told_before_anything_is_opened(
         (TlsSettings(ca=ca, certificate=ca, key=str(keys / "ca.pem")), "are not a certificate and its key"),
         (TlsSettings(ca=ca, server_name="." + "a" * 300), "can't be the name of a broker"),
         (TlsSettings(pinned="/missing.pem"), "/missing.pem can't be read"),
+        (TlsSettings(context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)), "the context of TLS can't be used"),
     ):
         with pytest.raises(errors.SettingInvalid, match=why):
             connect("oncemq://127.0.0.1:5554", credentials(tls=tls))

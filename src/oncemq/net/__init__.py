@@ -1,6 +1,9 @@
 """Listeners, and what protects the process from their peers: connections, memory, descriptors.
 
     stream/         listens for the stream transport, with the limits of its peers
+    gate.py         what listeners ask about a new connection: who is it?
+    tls.py          contexts of TLS, from the files of certificates
+    tls_socket.py   a socket of the stream transport that is encrypted, on both sides
     system.py       what the stream transport needs from the operating system
     lookup.py       the lookup of a host's addresses, which may take long
     options.py      the options of its sockets

@@ -48,6 +48,8 @@ class StreamIdentity:
                 self._context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=self._server_name(url))
             except ValueError as error:
                 raise SettingInvalid(f"{self._server_name(url)!r} can't be the name of a broker: {error}") from None
+            except ssl.SSLError as error:
+                raise SettingInvalid(f"the context of TLS can't be used: {error}") from None
         elif not is_loopback(place[0]) and (self._credentials.token or self._credentials.token_file):
             raise SettingInvalid(
                 f"{url} is not encrypted: others on the network could read the token. Connect with TLS: tls=True, or "

@@ -193,19 +193,19 @@ class StreamListener:
                     sock.send(_refusal(errors.LimitReached(why)))
             sock.close()
             return
+        self._last_peer += 1
+        peer = PEER_PREFIX + self._last_peer.to_bytes(_NUMBER_BYTES, "big")
         try:
             # Later than `check`, which counts those that do not read.
             set_options(sock, self._limits.write_timeout_s + 2 * _CHECK_EVERY_S)
+            if tls is None:
+                connection = StreamConnection(sock, peer, self._message_bytes_max, now_s)
+            else:
+                connection = TlsConnection(sock, tls, self._handshakes, peer, self._message_bytes_max, now_s)
         except OSError:
-            # The peer has already gone.
+            # The peer has already gone, or TLS has no memory.
             sock.close()
             return
-        self._last_peer += 1
-        peer = PEER_PREFIX + self._last_peer.to_bytes(_NUMBER_BYTES, "big")
-        if tls is None:
-            connection = StreamConnection(sock, peer, self._message_bytes_max, now_s)
-        else:
-            connection = TlsConnection(sock, tls, self._handshakes, peer, self._message_bytes_max, now_s)
         self._by_descriptor[connection.descriptor] = connection
         self._by_peer[connection.peer] = connection
         self._unopened[connection] = None
@@ -400,7 +400,8 @@ class StreamListener:
     def check(self, ready: Sequence[tuple[int, int]] = ()) -> None:
         """A turn begins. Disconnect stalled peers, if it is time to look for them. `ready` is what a poll has just
         returned: a peer for which this process has done nothing for long has not stalled."""
-        self._handshakes.begin_turn()
+        if self._tls is not None:
+            self._handshakes.begin_turn()
         now_s = self._now_s()
         if now_s < self._check_at_s:
             return
