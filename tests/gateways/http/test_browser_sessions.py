@@ -68,7 +68,7 @@ def test_over_tls_the_cookie_belongs_to_this_host_alone(secured: Secured) -> Non
     assert page.ask("GET", "/v1/whoami").status_code == 401
 
 
-@pytest.mark.parametrize("token", ["x", new_token()])
+@pytest.mark.parametrize("token", ["x", new_token()], ids=["nonsense", "unknown"])
 def test_a_wrong_token_starts_no_session(secured: Secured, token: str) -> None:
     reply = secured.ask("", "POST", "/v1/login", json={"token": token})
     assert (reply.status_code, reply.json()["code"], "set-cookie" in reply.headers) == (401, "UNAUTHENTICATED", False)
