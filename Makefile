@@ -40,7 +40,7 @@ $(READY): $(MADE) pyproject.toml constraints.txt
 $(BROWSER): $(READY)
 	-@$(BIN)/python -m tests.browser && touch $@
 
-.PHONY: help serve demo test test-cluster lint format hooks docs bench bench-http bench-postgres bench-push bench-others bench-spark simulate fuzz fuzz-http hostile crash crash-spark crash-checkpoints soak reference constraints
+.PHONY: help serve demo test test-cluster lint format hooks docs bench bench-http bench-postgres bench-push bench-others bench-security bench-spark simulate fuzz fuzz-http hostile crash crash-spark crash-checkpoints soak reference constraints
 
 help: ## Say what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -90,6 +90,9 @@ bench-push: $(READY) ## Measure the push gateway's fan-out, next to getters and 
 bench-others: $(READY) ## Measure PostgreSQL, Redis Streams and NATS JetStream next to this broker (FLAGS="--quick --charts")
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[others]'
 	$(BIN)/python -m benchmarks.others $(FLAGS)
+
+bench-security: $(READY) ## Measure what users, TLS and CURVE cost, next to a broker without them
+	$(BIN)/python -m benchmarks.security
 
 bench-spark: $(READY) ## Measure Spark through the broker, next to Spark without one
 	$(BIN)/python -m benchmarks.spark
