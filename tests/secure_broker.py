@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +25,6 @@ from oncemq.client.runtime.transport import open_transport
 from oncemq.client.sync import Client, make_client
 from oncemq.config.settings import ServeSettings
 from oncemq.journal.memory import MemoryJournal
-from oncemq.net.descriptors import raise_limit
 from oncemq.net.tls import server_context
 from oncemq.protocol import errors
 from oncemq.protocol.commands import NO_CREDENTIAL, TOKEN
@@ -165,35 +162,6 @@ def secure_broker(
         broker.stop()
 
 
-class SecureProcess:
-    """The same in a process of its own."""
-
-    def __init__(self, folder: Path, keys: Path, **settings: int) -> None:
-        given = [f"{name}={value}" for name, value in settings.items()]
-        command = [sys.executable, "-m", "tests.secure_broker", str(folder), str(keys), *given]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        self.url, self.unix_url = self._process.stdout.readline().split()
-        self.pid = self._process.pid
-        self.shown = credentials("omq-kitchen", tls=TlsSettings(ca=str(keys / "ca.pem")))
-
-    def stop(self) -> None:
-        """Its end of the pipe is closed, which ends it."""
-        self._process.communicate(timeout=_STOP_S)
-        assert self._process.returncode == 0
-
-
-def main() -> None:
-    """Run a broker until the standard input is closed."""
-    raise_limit()
-    folder, keys, *given = sys.argv[1:]
-    settings = {name: int(value) for name, value in (each.split("=") for each in given)}
-    with secure_broker(Path(folder), Path(keys), FakeGate(), **settings) as broker:
-        sys.stdout.write(f"{broker.url} {broker.unix_url}\n")
-        sys.stdout.flush()
-        sys.stdin.read()
-
-
 # Clients.
 
 
@@ -223,7 +191,3 @@ def connect_outbox(url: str, outbox: Path, shown: Credentials) -> OutboxClient:
 async def connect_async(url: str | Sequence[str], shown: Credentials, **options: Any) -> aio.Client:
     settings = settings_of(url, None, options)
     return await connect_aio(settings, stream_transport(settings.urls, shown))
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from oncemq.auth.certificates import CertificateFiles, create_authority, create_client, create_server
-from oncemq.net.tls import client_context, has_server_certificate, pinned_context, server_context
+from oncemq.net.tls import client_context, has_server_certificate, server_context
 from oncemq.protocol.errors import MissingExtra, SettingInvalid
 
 
@@ -58,16 +58,6 @@ def test_a_broker_and_a_client_accept_what_was_created(tmp_path: Path) -> None:
     assert certificate["subject"] == ((("commonName", "kitchen"),),)
     with pytest.raises(ssl.SSLCertVerificationError, match=r"not valid for 'other\.example'"):
         shake_hands(server, client_context(str(tmp_path / "ca.pem")), "other.example")
-
-
-def test_a_client_that_pins_a_certificate_accepts_only_that_one_under_any_name(tmp_path: Path) -> None:
-    create_authority(tmp_path)
-    create_server(tmp_path, ["broker.example"])
-    pinned = pinned_context(str(tmp_path / "server.pem"))
-    shake_hands(server_context(tmp_path), pinned, "any.example")
-    create_server(tmp_path, ["broker.example"], replace=True)
-    with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(server_context(tmp_path), pinned, "broker.example")
 
 
 def test_the_certificate_of_one_purpose_does_not_serve_for_another(tmp_path: Path) -> None:

@@ -203,17 +203,6 @@ def test_a_context_of_the_user_is_used_as_it_is(broker: SecureBroker, keys: Path
     connect(broker.url, credentials("omq-kitchen", tls=TlsSettings(context=context, server_name="any"))).close()
 
 
-def test_a_process_on_the_same_machine_may_pin_the_certificate(broker: SecureBroker, keys: Path) -> None:
-    shown = credentials("omq-kitchen", tls=TlsSettings(pinned=str(keys / "server.pem"), server_name="any"))
-    client = connect(broker.url, shown)
-    client.create_topic("orders")
-    create_server(keys, ["other.example"], replace=True)
-    broker.use_certificate()
-    disconnect_all(broker)
-    client.put("orders", b"with the certificate that was replaced")
-    client.close()
-
-
 def disconnect_all(broker: SecureBroker) -> None:
     stream = broker.network._stream
 
@@ -592,7 +581,6 @@ def test_settings_of_tls_that_cannot_be_used_are_told_before_anything_is_opened(
         (TlsSettings(ca="/missing.pem"), "/missing.pem can't be read"),
         (TlsSettings(ca=ca, certificate=ca, key=str(keys / "ca.pem")), "are not a certificate and its key"),
         (TlsSettings(ca=ca, server_name="." + "a" * 300), "can't be the name of a broker"),
-        (TlsSettings(pinned="/missing.pem"), "/missing.pem can't be read"),
         (TlsSettings(context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)), "the context of TLS can't be used"),
     ):
         with pytest.raises(errors.SettingInvalid, match=why):

@@ -76,7 +76,7 @@ class Figures(NamedTuple):
 def measure(servers: Servers, case: Case, seconds: float) -> Figures:
     """Measure a case: `seconds` with the attack, and half as long before and after it."""
     servers.prepare(case.needs)
-    pid = servers.broker.pid if case.process == "broker" else servers.gateway_pid
+    pid = servers.pid(case.process)
     warm_up_s = min(_WARM_UP_S, seconds)
     with OTHERS[case.other](servers) as operation:
         other = _Other(operation)
@@ -155,4 +155,4 @@ def run(seconds: float, only: str, show: Callable[[Figures], None]) -> None:
                 if case.name.startswith(only):
                     show(measure(servers, case, seconds))
         finally:
-            servers.broker.stop()
+            servers.stop()

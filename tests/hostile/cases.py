@@ -20,7 +20,7 @@ _ENDLESS_PACKETS = 100_000_000
 
 class Case(NamedTuple):
     name: str
-    #: The process whose memory is measured: "broker" or "gateway".
+    #: The process whose memory is measured: "broker", "gateway", or "secured", a broker with users and TLS.
     process: str
     #: Which peer measures its latency.
     other: str
@@ -38,6 +38,7 @@ def cases(servers: Servers) -> list[Case]:
     return [
         *_stream(servers.stream, "stream"),
         *_stream(servers.stream_unix, "stream unix"),
+        *_secured(servers),
         *_zeromq(servers.zeromq, "zeromq"),
         *_zeromq(servers.zeromq_ipc, "zeromq ipc"),
         *_text(servers.text),
@@ -63,6 +64,22 @@ def _stream(url: str, name: str) -> list[Case]:
         case("unread replies", stream_peers.unread_replies, read, needs="large"),
         case("silent connections", stream_peers.silent_connections),
         case("slow openings", stream_peers.slow_openings),
+        case("connection flood", stream_peers.connection_flood),
+        case("malformed", stream_peers.malformed),
+    ]
+
+
+def _secured(servers: Servers) -> list[Case]:
+    """Peers that never authenticate."""
+
+    def case(what: str, attack: Callable[..., object], *arguments: Any) -> Case:
+        return Case(f"secured: {what}", "secured", "secured", attack, (servers.secured.url, *arguments))
+
+    return [
+        case("silent connections", stream_peers.silent_connections),
+        case("half handshakes", stream_peers.half_handshakes, servers.ca),
+        case("slow handshakes", stream_peers.slow_handshakes, servers.ca),
+        case("wrong tokens", stream_peers.wrong_tokens, servers.ca),
         case("connection flood", stream_peers.connection_flood),
         case("malformed", stream_peers.malformed),
     ]

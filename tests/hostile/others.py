@@ -34,6 +34,17 @@ def _stream(servers: Servers) -> Iterator[Operation]:
 
 
 @contextmanager
+def _secured(servers: Servers) -> Iterator[Operation]:
+    """Each operation connects anew, with TLS and a token."""
+
+    def put() -> None:
+        with servers.secured.connect(timeout_s=TIMEOUT_S) as client:
+            client.put("victim", _CONTENT)
+
+    yield put
+
+
+@contextmanager
 def _zeromq(servers: Servers) -> Iterator[Operation]:
     with oncemq.connect(servers.zeromq, timeout_s=TIMEOUT_S) as client:
         yield lambda: client.put("victim", _CONTENT)
@@ -120,6 +131,7 @@ def publish_request(topic: str, content: bytes) -> list[bytes]:
 #: Kind → the peer. "feed" publishes much more than the others.
 OTHERS: dict[str, Callable[[Servers], AbstractContextManager[Operation]]] = {
     "stream": _stream,
+    "secured": _secured,
     "zeromq": _zeromq,
     "text": _text,
     "push": _push,

@@ -8,6 +8,7 @@ from oncemq.client.sync import Client
 from oncemq.testing.broker_process import BrokerProcess, free_port, free_ports, free_url
 from oncemq.tools.faults.processes import children_of
 from tests.hostile.native_requests import create_topics
+from tests.secured_folder import SecuredFolder
 
 #: Two of these messages fit into a response of 8 MiB.
 _LARGE_BYTES = 4 * 2**20 - 1024
@@ -32,14 +33,30 @@ class Servers:
         listeners = (f"--listen={url}" for url in (self.stream_unix, self.zeromq, self.zeromq_ipc))
         gateways = (f"--text=127.0.0.1:{text}", f"--push=127.0.0.1:{push}", f"--udp=127.0.0.1:{udp}")
         self.broker = BrokerProcess(folder / "data", *listeners, *gateways, http=True)
+        #: A broker with users and TLS.
+        self._users = SecuredFolder(folder / "secured")
+        self.secured = self._users.broker()
+        self.ca = self._users.ca
         self._prepared: set[str] = set()
 
     def start(self) -> None:
         self.broker.start()
         self.broker.wait_until_http()
-        with self.broker.connect() as client:
-            client.create_topic("victim")
-            client.subscribe("victim", "v")
+        self.secured.start()
+        for broker in (self.broker, self.secured):
+            with broker.connect() as client:
+                client.create_topic("victim")
+                client.subscribe("victim", "v")
+
+    def stop(self) -> None:
+        self.secured.stop()
+        self.broker.stop()
+
+    def pid(self, process: str) -> int:
+        """Return the id of a process: "broker", "gateway" or "secured"."""
+        if process == "gateway":
+            return self.gateway_pid
+        return self.secured.pid if process == "secured" else self.broker.pid
 
     def prepare(self, what: str) -> None:
         """Store what an attack needs: "large" or "bulky" messages, or many "topics"."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from oncemq.net.tls import client_context
 from oncemq.protocol.limits import REQUEST_FRAMES_MAX
 from oncemq.protocol.stream import encode_message, encode_opening
 from tests.hostile.http_peers import allow_descriptors
@@ -141,9 +142,9 @@ def slow_openings(url: str, count: int = 500, seconds: float = 60.0) -> None:
         _hold(peers, seconds, b"x")
 
 
-def half_handshakes(url: str, trust: ssl.SSLContext, count: int = 2_100, seconds: float = 60.0) -> None:
+def half_handshakes(url: str, ca: str, count: int = 2_100, seconds: float = 60.0) -> None:
     """Begin TLS handshakes, and do not complete them: the broker has computed its part, or waits for the rest."""
-    hello = client_hello(trust)
+    hello = _client_hello(ca)
     with _peers(url, count, b"") as peers:
         for number, peer in enumerate(peers):
             # Those that were there longest may have been disconnected.
@@ -153,9 +154,9 @@ def half_handshakes(url: str, trust: ssl.SSLContext, count: int = 2_100, seconds
             _hold(peers, seconds)
 
 
-def slow_handshakes(url: str, trust: ssl.SSLContext, count: int = 500, seconds: float = 60.0) -> None:
+def slow_handshakes(url: str, ca: str, count: int = 500, seconds: float = 60.0) -> None:
     """Send TLS handshakes byte by byte."""
-    hello = client_hello(trust)
+    hello = _client_hello(ca)
     with _peers(url, count, b"") as peers, contextlib.suppress(ConnectionError):
         until_s = time.monotonic() + seconds
         for byte in hello:
@@ -166,23 +167,27 @@ def slow_handshakes(url: str, trust: ssl.SSLContext, count: int = 500, seconds: 
             time.sleep(_TICK_S / 10)
 
 
-def wrong_tokens(url: str, trust: ssl.SSLContext, seconds: float = 60.0) -> None:
+def wrong_tokens(url: str, ca: str, seconds: float = 60.0) -> None:
     """Complete the handshake and show a token that is not valid, on one connection after the other."""
     until_s = time.monotonic() + seconds
     opening = encode_opening({"auth": {"token": "omq-made-up"}})
+    trust = client_context(ca)
     while time.monotonic() < until_s:
-        with connected(url) as raw, trust.wrap_socket(raw, server_hostname="localhost") as sock:
+        with (
+            contextlib.suppress(ConnectionError, ssl.SSLError),
+            connected(url) as raw,
+            trust.wrap_socket(raw, server_hostname="localhost") as sock,
+        ):
             sock.sendall(opening)
-            with contextlib.suppress(ConnectionError, ssl.SSLError):
-                while sock.recv(_CHUNK_BYTES):
-                    pass
+            while sock.recv(_CHUNK_BYTES):
+                pass
 
 
-def client_hello(trust: ssl.SSLContext) -> bytes:
+def _client_hello(ca: str) -> bytes:
     """Return what a client sends first."""
     sent = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
-        trust.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost").do_handshake()
+        client_context(ca).wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost").do_handshake()
     return sent.read()
 
 

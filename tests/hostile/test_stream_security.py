@@ -1,77 +1,81 @@
-"""Peers that never authenticate, at a stream listener with TLS: they are bounded, and others connect and are served."""
+"""Peers that never authenticate, at a broker with users and TLS: they are bounded, and others are served."""
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from oncemq.client.sync import Client
-from oncemq.net.tls import client_context
+from oncemq.testing.broker_process import BrokerProcess
+from tests.forking import ForkedBroker
 from tests.hostile import stream_peers
 from tests.hostile.watched import MIB, Watched
-from tests.secure_broker import SecureProcess, connect, make_keys
+from tests.secured_folder import SecuredFolder
 
 GROWTH_BYTES_MAX = 64 * MIB
-#: A quarter of them may be unopened.
-_CONNECTIONS_MAX = 1200
+#: A quarter of these connections may be unopened.
+_FLAGS = ("--connections-max=1200", "--segment-bytes=6MiB", "--batch-bytes-max=4MiB")
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_keys(tmp_path_factory.mktemp("keys"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> SecuredFolder:
+    return SecuredFolder(tmp_path_factory.mktemp("secured"))
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[SecureProcess]:
-    broker = SecureProcess(tmp_path_factory.mktemp("secure"), keys, connections_max=_CONNECTIONS_MAX)
-    with connect(broker.url, broker.shown) as client:
+def broker(folder: SecuredFolder) -> Iterator[BrokerProcess]:
+    options = {"token_file": str(folder.kitchen), "tls": folder.ca}
+    broker = ForkedBroker(folder.data, *_FLAGS, client_options=options)
+    broker.start()
+    with broker.connect() as client:
         client.create_topic("orders")
         client.subscribe("orders", "hostile")
     yield broker
-    broker.stop()
+    broker.kill()
 
 
 @pytest.fixture
-def client(broker: SecureProcess) -> Iterator[Client]:
-    with connect(broker.url, broker.shown) as client:
+def client(broker: BrokerProcess) -> Iterator[Client]:
+    with broker.connect() as client:
         yield client
-
-
-@pytest.fixture
-def trust(keys: Path) -> ssl.SSLContext:
-    return client_context(str(keys / "ca.pem"))
-
-
-Attack = Callable[[str, ssl.SSLContext], object]
 
 
 @pytest.mark.parametrize(
     "attack",
     [
         lambda url, _: silent_connections(url),
-        lambda url, trust: stream_peers.half_handshakes(url, trust, count=2000, seconds=0.6),
-        lambda url, trust: stream_peers.slow_handshakes(url, trust, count=200, seconds=1.0),
-        lambda url, trust: stream_peers.wrong_tokens(url, trust, seconds=0.5),
+        lambda url, ca: stream_peers.half_handshakes(url, ca, count=2000, seconds=0.6),
+        lambda url, ca: stream_peers.slow_handshakes(url, ca, count=200, seconds=1.0),
+        lambda url, ca: stream_peers.wrong_tokens(url, ca, seconds=0.5),
         lambda url, _: stream_peers.connection_flood(url, seconds=0.5),
         lambda url, _: stream_peers.malformed(url, seconds=0.5),
     ],
     ids=["silent", "half handshakes", "slow handshakes", "wrong tokens", "connection flood", "malformed"],
 )
 def test_others_connect_and_are_served_during_an_attack(
-    broker: SecureProcess, client: Client, trust: ssl.SSLContext, attack: Attack
+    broker: BrokerProcess, client: Client, folder: SecuredFolder, attack: Callable[[str, str], object]
 ) -> None:
     def ask() -> None:
         client.put("orders", b"one pizza")
-        with connect(broker.url, broker.shown) as another:
+        with broker.connect() as another:
             another.put("orders", b"another one")
 
-    Watched(broker.pid, ask, GROWTH_BYTES_MAX).attack(lambda: attack(broker.url, trust))
+    Watched(broker.pid, ask, GROWTH_BYTES_MAX).attack(lambda: attack(broker.url, folder.ca))
 
 
 def silent_connections(url: str) -> None:
     """Those that were there longest are disconnected at once."""
     with pytest.raises(ConnectionResetError):
         stream_peers.silent_connections(url, count=2000, seconds=20.0)
+
+
+def test_the_log_has_what_happened_and_no_secret(broker: BrokerProcess, client: Client, folder: SecuredFolder) -> None:
+    client.put("orders", b"one pizza")
+    stream_peers.wrong_tokens(broker.url, folder.ca, seconds=0.1)
+    stream_peers.malformed(broker.url, seconds=0.1)
+    text = broker.log_path.read_text(errors="replace")
+    for counter in ("connections_refused", "tls_failed"):
+        assert f"({counter}: " in text
+    assert "omq-made-up" not in text
+    assert folder.kitchen.read_text().strip() not in text

@@ -374,7 +374,7 @@ def test_wrong_magic_is_noticed_at_its_first_wrong_byte(count: int) -> None:
     "text", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\0\0\0\0\0\0\0\x01\x7f", b"\x16\x03\x01\x02", b"oncemq", b"\0" * 100]
 )
 def test_the_bytes_of_another_protocol_are_noticed_at_once(text: bytes) -> None:
-    with pytest.raises(StreamBroken, match="does not use the stream protocol|uses TLS"):
+    with pytest.raises(StreamBroken, match=r"does not use the stream protocol|uses TLS"):
         StreamReader(MIB, 1000, as_bytes=True).feed(text)
 
 

@@ -56,9 +56,6 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     #: The name that the certificate of the broker must have; "" = the host of the address.
     server_name: str = ""
-    #: The certificate of the broker itself: only this one is accepted, whatever its name and its authority are. For
-    #: processes on the broker's own machine.
-    pinned: str = ""
     #: Used as it is, instead of all the others.
     context: ssl.SSLContext | None = None
 

@@ -57,17 +57,6 @@ def client_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SS
     return context
 
 
-def pinned_context(certificate: str) -> ssl.SSLContext:
-    """Return the context of a client that accepts this certificate and no other, under any name. Raises
-    SettingInvalid."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _harden(context)
-    _load_authorities(context, os.path.expanduser(certificate))
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.check_hostname = False
-    return context
-
-
 def _harden(context: ssl.SSLContext) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION

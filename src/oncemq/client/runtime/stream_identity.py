@@ -13,7 +13,7 @@ from typing import Any
 
 from oncemq.client.credentials import Credentials
 from oncemq.config.addresses import is_loopback, stream_place
-from oncemq.net.tls import client_context, pinned_context
+from oncemq.net.tls import client_context
 from oncemq.net.tls_socket import NotTls, TlsSocket
 from oncemq.protocol.errors import OnceMQError, SettingInvalid, TlsFailed, from_code
 from oncemq.protocol.stream import encode_opening
@@ -95,17 +95,14 @@ class StreamIdentity:
     def _load(self) -> ssl.SSLContext:
         tls = self._tls
         assert tls is not None
-        if tls.context is not None:
-            return tls.context
-        return pinned_context(tls.pinned) if tls.pinned else client_context(tls.ca, tls.certificate, tls.key)
+        return tls.context or client_context(tls.ca, tls.certificate, tls.key)
 
     def _stamps(self) -> list[tuple[int, int]]:
         """Return what changes when a file of TLS is replaced."""
         tls = self._tls
         if tls is None or tls.context is not None:
             return []
-        paths = (tls.ca, tls.certificate, tls.key, tls.pinned)
-        found = [os.stat(os.path.expanduser(path)) for path in paths if path]
+        found = [os.stat(os.path.expanduser(path)) for path in (tls.ca, tls.certificate, tls.key) if path]
         return [(each.st_ino, each.st_mtime_ns) for each in found]
 
 
