@@ -95,6 +95,10 @@ class Users:
         found = token_id(credential) if kind == TOKEN else ""
         return found if found in self._by_token else ""
 
+    def knows_key(self, kind: str, credential: str) -> bool:
+        """Return whether this is the key of a user, which the handshake has proven."""
+        return kind == CURVE and credential in self._by_curve
+
     def _login_token(self, token: str) -> str:
         found = token_id(token)
         user = self._by_token.get(found)

@@ -30,6 +30,11 @@ class Token:
     def __repr__(self) -> str:
         return "Token(…)"
 
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a token, or a file that may get one."""
+        return bool(self._token or self._path)
+
     def current(self) -> str:
         """Return the token; empty if there is none. Raises SettingInvalid."""
         if self._path is None:
@@ -46,7 +51,7 @@ class Token:
         """Raises SettingInvalid if the token would be sent unencrypted to another machine."""
         for url in urls:
             parts = urlsplit(url)
-            if parts.scheme == "http" and not is_loopback(parts.hostname or "") and self.current():
+            if parts.scheme == "http" and not is_loopback(parts.hostname or "") and self.is_given:
                 raise SettingInvalid(f"the token would be sent to {url} unencrypted; use https://")
 
 

@@ -49,7 +49,11 @@ class GatewayRequests:
         #: The index of the address in use.
         self._current = 0
         self._total_timeout_s = total_timeout_s
-        self._client = httpx.Client(verify=context_of(verify), timeout=timeout_s, transport=transport)
+        # A proxy of the environment must not see the token of a connection that is not encrypted.
+        is_encrypted = all(one.startswith("https://") for one in urls)
+        self._client = httpx.Client(
+            verify=context_of(verify), timeout=timeout_s, transport=transport, trust_env=is_encrypted
+        )
         self._pid = os.getpid()
         #: No further attempts: it is being closed.
         self._closing = threading.Event()

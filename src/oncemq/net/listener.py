@@ -77,6 +77,10 @@ class Listener:
         # The news may have come meanwhile.
         return self.connections.get(descriptor, made)
 
+    def connection_of(self, peer: bytes) -> Connection | None:
+        """Return the connection that the last message of a peer came from."""
+        return self._peers.get(peer)
+
     def is_reading(self, peer: bytes) -> bool:
         """Whether a peer reads its replies. If not, the next one must not be sent."""
         return not self._unread_problem(peer)

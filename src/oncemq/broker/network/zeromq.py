@@ -28,6 +28,7 @@ from oncemq.net.curve import FRAME_BYTES, CurveServerKeys
 from oncemq.net.gate import Gate
 from oncemq.net.guard import Guard
 from oncemq.net.policy import KERNEL_BYTES, ListenerLimits
+from oncemq.net.routing_ids import router_socket
 from oncemq.net.unix_socket import set_mode
 from oncemq.protocol import errors
 from oncemq.protocol.frames import Frame
@@ -68,7 +69,7 @@ class ZmqListener:
             raise errors.SettingInvalid(_NO_KEYS)
         self._context = zmq.Context()
         self._zap: Any = zap.open_zap(self._context) if curve is not None and gate is not None else None
-        self._socket: Any = self._context.socket(zmq.ROUTER)
+        self._socket: Any = router_socket(self._context)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.SNDTIMEO, 0)
@@ -227,6 +228,9 @@ class ZmqListener:
 
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
         routing_id = _routing_id_of(peer)
+        if self._has_users and not self._belongs_to(routing_id, self.caller_of(peer)):
+            log.debug("reply not delivered to %s: its connection has ended", routing_id.hex())
+            return
         extra = self._frame_bytes
         size = sum(wire_bytes(len(frame) + extra) for frame in frames)
         self._listener.note_sent(routing_id, size)
@@ -236,6 +240,12 @@ class ZmqListener:
             # It is gone, or its queue is full because it is slow: it will reconnect and ask again.
             self._listener.note_sent(routing_id, -size)
             log.debug("reply not delivered to %s: %s", routing_id.hex(), error)
+
+    def _belongs_to(self, routing_id: bytes, caller: str) -> bool:
+        """Return whether the connection with a routing id is the one that a caller has sent from. Another peer may have
+        claimed the id meanwhile, and may not have sent anything yet."""
+        connection = self._listener.connection_of(routing_id)
+        return connection is not None and connection.caller == caller and not connection.is_closed
 
     def own_growth(self) -> AbstractContextManager[None]:
         """Memory that the process takes in this block is no concern of its peers."""

@@ -168,7 +168,8 @@ class Security:
             return ""
         now_ms = self._now_ms()
         token = self.users.known_token(kind, credential)
-        if kind in _GUESSED and self._failed.is_limited(address, token, now_ms):
+        is_guessed = kind in _GUESSED and not self.users.knows_key(kind, credential)
+        if is_guessed and self._failed.is_limited(address, token, now_ms):
             self.counters["logins_limited"] += 1
             raise errors.RateLimited(_TOO_MANY_FAILURES)
         where = {"kind": kind, "address": address, "listener": listener}

@@ -23,6 +23,8 @@ KNOWN_S = 30.0
 #: The same for a refusal: a token that was just created soon works.
 REFUSED_S = 1.0
 _LISTENER = "http"
+#: Logins that the broker is asked about at a time.
+_IN_PROGRESS_MAX = 256
 _NOT_ACCEPTED = "the broker does not accept this gateway, which needs the token of a user with `role gateway`"
 
 #: The hash of a token; empty for a request without one.
@@ -39,8 +41,6 @@ class Logins:
         #: anybody can send many, do not displace valid ones.
         self._known: BoundedDict[_Key, tuple[str, float]] = BoundedDict()
         self._refused: BoundedDict[_Key, float] = BoundedDict()
-        #: Addresses whose logins the broker does not check at the moment.
-        self._limited: BoundedDict[str, float] = BoundedDict()
         self._in_progress: dict[tuple[_Key, str], asyncio.Task[str]] = {}
         #: The broker has accepted the gateway's own credentials: until then it is not asked again.
         self._accepted_until_s = 0.0
@@ -49,32 +49,30 @@ class Logins:
         """Return the caller of a token, or (empty) of a request without one; "" = there are no users. Raises
         Unauthenticated, RateLimited, BrokerAway."""
         key = _key_of(token)
-        caller, until_s = self._known.get(key, ("", 0.0))
-        if self._now_s() < until_s:
-            return caller
-        self._refuse_known(key, address)
+        known = self._known.get(key)
+        if known is not None and self._now_s() < known[1]:
+            return known[0]
+        if self._now_s() < self._refused.get(key, 0.0):
+            raise _unauthenticated(key)
         try:
             return await self._find_anew(key, token, address)
         except errors.RateLimited:
-            # Failed logins of others at the same address, such as that of a proxy, are no reason to refuse it.
-            if key not in self._known:
+            # Somebody guesses this token at the same address, such as that of a proxy: no reason to refuse it.
+            known = self._known.get(key)
+            if known is None:
                 raise
-        self._known[key] = caller, self._now_s() + KNOWN_S
-        return caller
+        self._known[key] = known[0], self._now_s() + KNOWN_S
+        return known[0]
 
     async def _find_anew(self, key: _Key, token: str, address: str) -> str:
         task = self._in_progress.get((key, address))
         if task is None:
+            if len(self._in_progress) >= _IN_PROGRESS_MAX:
+                raise errors.Overloaded("there are too many logins at the moment")
             task = self._in_progress[key, address] = start_awaited(self._log_in(key, token, address))
             task.add_done_callback(lambda _: self._in_progress.pop((key, address), None))
         # A request that is cancelled must not cancel the login for the others.
         return await asyncio.shield(task)
-
-    def _refuse_known(self, key: _Key, address: str) -> None:
-        if self._now_s() < self._refused.get(key, 0.0):
-            raise _unauthenticated(key)
-        if key and key not in self._known and self._now_s() < self._limited.get(address, 0.0):
-            raise errors.RateLimited("there were too many failed logins from this address")
 
     async def _log_in(self, key: _Key, token: str, address: str) -> str:
         try:
@@ -88,7 +86,6 @@ class Logins:
             if not token:
                 # Nothing was tried: there are users, and this is nobody.
                 return self._refuse(key)
-            self._limited[address] = self._now_s() + REFUSED_S
             raise
         self._refused.pop(key, None)
         self._known[key] = reply.caller, self._now_s() + KNOWN_S
