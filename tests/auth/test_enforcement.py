@@ -43,9 +43,9 @@ def test_another_user_with_the_same_rights_cannot_touch_what_a_user_has_created(
         commands.Seek(walk.topic, "kitchen"),
         commands.Abort((walk.stage,)),
         commands.Commit(walk.writer, 2, walk.topic, ()),
-        commands.RemoveSession(walk.victim),
     ):
         assert code(walk.do(OTHER, operation)) == "FORBIDDEN", operation
+    assert code(walk.do(OTHER, commands.RemoveSession(walk.victim))) == "SESSION_UNKNOWN"
     assert isinstance(walk.do(OTHER, commands.Subscribe(walk.topic, "cellar")), replies.SubscribeReply)
     number = Numbered(walk.victim, walk.victim_epoch, 1, 1, commands.Void())
     assert code(walk.send(OTHER, number)) == "SESSION_UNKNOWN", "verdicts of others can't be replayed"
@@ -256,6 +256,91 @@ def test_where_the_journal_is_is_shown_to_viewers_only() -> None:
     assert (hidden.journal, hidden.counters) == ("", {})
 
 
+def test_pages_cannot_be_asked_for_by_the_ids_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "_HIDDEN_MAX", 1)
+    rig = SecureRig()
+    walk = walk_of(rig)
+    page = expect(replies.SessionsReply, rig.send(OTHER, commands.Sessions()))
+    assert page.after.startswith("\0")
+    assert isinstance(rig.send(OTHER, commands.Sessions(page.after)), replies.SessionsReply)
+    assert code(rig.send(STRANGER, commands.Sessions(page.after))) == "BUSY", "it is another user's"
+    number = rig.broker.engine.state.sessions[walk.victim].id
+    for forged in (f"\0{number}", f"\0{number}.", f"\0{number}.{'0' * 32}"):
+        assert code(rig.send(OTHER, commands.Sessions(forged))) == "BUSY"
+
+
+# What was found by those who tried to get around the rules.
+
+
+def test_a_user_who_may_only_look_changes_nothing_by_creating_a_topic_that_exists() -> None:
+    rig = SecureRig(make_users({**BOTH, "eve": ("role viewer",), "mallory": ("create orders.#",)}))
+    walk = walk_of(rig)
+    walk.do(OWNER, commands.Subscribe("orders.passing", "kitchen"))
+    for who in ("eve", "mallory"):
+        wiped = commands.CreateTopic("orders.passing", quota_bytes=1, overflow=commands.DROP)
+        assert code(walk.do(who, wiped)) == "FORBIDDEN"
+    topic = rig.broker.engine.state.topics["orders.passing"]
+    assert (topic.stays, topic.quota_bytes) == (False, 0)
+
+
+def test_refusals_do_not_tell_whether_something_exists() -> None:
+    rig = SecureRig()
+    walk = walk_of(rig)
+    for operation in (
+        lambda topic: commands.CreateTopic(topic),
+        lambda topic: commands.Unsubscribe(topic, "kitchen"),
+        lambda topic: commands.Put(topic, walk.examples()[commands.Put]()[0].envelope),
+    ):
+        texts = set()
+        for topic in (walk.topic, "orders.none"):
+            payloads = walk.examples()[commands.Put]()[1] if isinstance(operation(topic), commands.Put) else []
+            reply = walk.do(STRANGER, operation(topic), payloads)
+            assert isinstance(reply, replies.Refusal)
+            texts.add((reply.code, reply.text.replace(topic, "T")))
+        assert len(texts) == 1, texts
+
+
+def test_a_name_of_a_subscription_shows_no_other_topic() -> None:
+    rig = SecureRig(make_users({**RULES, OTHER: ("all mine.#",)}))
+    walk = walk_of(rig)
+    walk.do(OTHER, commands.Subscribe("mine.t", "k"))
+    for command in (
+        commands.Get(walk.topic_id, "k\nmine.t", 1, 0, 100),
+        commands.Ack(walk.topic_id, "k\nmine.t", 1, 0),
+    ):
+        assert code(rig.send(OTHER, command)) == "TOPIC_GONE"
+    assert code(walk.do(OTHER, commands.Close(walk.topic_id, "k\nmine.t", 1))) == "TOPIC_GONE"
+
+
+def test_what_nobody_owns_is_not_deleted_by_users_without_the_right() -> None:
+    rig = SecureRig(make_users(BOTH))
+    users, rig.users = rig.users, None
+    rig.security = Security(lambda: rig.users, rig.clock.now_ms)
+    rig.broker = rig._broker()
+    rig.do(commands.Subscribe("orders.1", "kitchen"))
+    assert users is not None
+    rig.reload(users)
+    walk = Walk(rig.send)
+    assert code(walk.do(STRANGER, commands.Unsubscribe("orders.1", "kitchen"))) == "FORBIDDEN"
+    assert code(walk.do(OTHER, commands.RemoveSession("alice"))) == "SESSION_UNKNOWN"
+    assert isinstance(walk.do(ROOT, commands.RemoveSession("alice")), replies.Done)
+    assert code(walk.do(STRANGER, commands.Commit("squatted", 1, "", ()))) == "FORBIDDEN"
+
+
+def test_long_names_are_neither_compared_nor_remembered(tmp_path: Path) -> None:
+    rig = SecureRig(audit=tmp_path / "audit.log")
+    walk = walk_of(rig)
+    before = (tmp_path / "audit.log").stat().st_size
+    name = "a" + ".a" * 500_000
+    reply = walk.do(OTHER, commands.CreateTopic(name))
+    assert isinstance(reply, replies.Refusal)
+    assert len(reply.text) < 1000
+    assert (tmp_path / "audit.log").stat().st_size - before < 2_000
+    caller = rig.guard._caller(f"{OTHER}/certificate={OTHER}")
+    assert caller is not None
+    assert name not in {topic for _, topic in caller.rights._remembered}
+
+
 # Quotas.
 
 
@@ -310,8 +395,37 @@ def test_stored_bytes_are_limited_by_the_owner_of_the_topic() -> None:
     assert 1000 - 2 * size < topic.stored_bytes <= 1000
     walk.send(OWNER, commands.Ack(walk.topic_id, "kitchen", walk.epoch, topic.next_offset))
     walk.do(OWNER, commands.Unsubscribe(walk.topic, "workers"))
+    walk.do(OWNER, commands.Unsubscribe(walk.pattern, "kitchen"))
     rig.rounds(forward_ms=2_000)
     assert isinstance(walk.send(OTHER, commands.Keyed(OTHER, "k", put), payloads), replies.PutReply)
+
+
+def test_a_repetition_gets_its_verdict_whatever_the_quotas_are() -> None:
+    rig = SecureRig(make_users(BOTH, {OWNER: Quotas(stored_bytes=200), OTHER: Quotas(messages_per_s=1)}))
+    walk = walk_of(rig)
+    put, payloads = walk.examples()[commands.Put]()
+    begun = expect(replies.HelloReply, walk.send(OTHER, Hello("mine", 0, 1, 8)))
+    number = Numbered("mine", begun.epoch, 1, 1, put)
+    first = walk.send(OTHER, number, payloads)
+    assert isinstance(first, replies.PutReply)
+    for _ in range(3):
+        assert walk.send(OTHER, number, payloads) == first
+    keyed = commands.Keyed(OWNER, "k", put)
+    stored_once = walk.send(OWNER, keyed, payloads)
+    while isinstance(walk.do(OWNER, put, payloads), replies.PutReply):
+        pass
+    assert walk.send(OWNER, keyed, payloads) == stored_once
+
+
+def test_a_count_that_is_not_valid_does_not_change_the_rate() -> None:
+    rig = SecureRig(make_users(BOTH, {OTHER: Quotas(messages_per_s=5)}))
+    walk = walk_of(rig)
+    put, payloads = walk.examples()[commands.Put]()
+    for index, count in enumerate((-(10**9), 2**60)):
+        forged = msgspec.structs.replace(put, envelope=msgspec.structs.replace(put.envelope, count=count))
+        assert code(walk.send(OTHER, commands.Keyed(OTHER, f"f{index}", forged), payloads)) == "MALFORMED"
+    results = [walk.send(OTHER, commands.Keyed(OTHER, f"k{index}", put), payloads) for index in range(8)]
+    assert sum(isinstance(result, replies.PutReply) for result in results) == 5
 
 
 def test_bytes_in_flight_are_limited_per_user() -> None:

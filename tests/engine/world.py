@@ -32,6 +32,12 @@ class User:
     def sees(self, topic: str) -> bool:
         return self._topics is None or topic in self._topics
 
+    def seal(self, number: int) -> str:
+        return str(number)
+
+    def unseal(self, text: str) -> int | None:
+        return int(text) if text.isdecimal() else None
+
 
 #: Those for whom random commands are decided.
 USERS = [None, User("ann"), User("ben")]

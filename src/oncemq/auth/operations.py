@@ -21,8 +21,14 @@ TOPIC = "topic"
 NEW_TOPIC = "topic that does not exist"
 #: A topic by its name, if it exists.
 OLD_TOPIC = "topic that exists"
+#: A topic by its name, if it exists only as long as it has subscriptions.
+PASSING_TOPIC = "topic that goes with its last subscription"
+#: Some topic, whichever.
+ANY_TOPIC = "some topic"
 #: Resources that belong to a user: only their owner may use them.
 SESSION = "session"
+#: A session that must have the user as its owner: nobody's is not enough.
+OWNED_SESSION = "session of the user"
 SUBSCRIPTION = "subscription"
 #: A subscription by the id of its topic. The subscriber may be that of a pattern on the topic.
 SUBSCRIPTION_ID = "subscription of a topic's id"
@@ -135,9 +141,11 @@ NEEDS: dict[type, tuple[Need, ...]] = {
     # Operations.
     commands.Void: (Need(ANYONE, BROKER),),
     commands.CreateTopic: (
-        Need(CREATE, NEW_TOPIC, _NAME),
+        # In this order: a refusal does not tell whether the topic exists.
         Need(DESCRIBE, TOPIC, _NAME),
+        Need(CREATE, NEW_TOPIC, _NAME),
         Need(CONFIGURE, OLD_TOPIC, _if(lambda command: command.alter, _NAME), when="with `alter`"),
+        Need(CONFIGURE, PASSING_TOPIC, _NAME),
     ),
     commands.DeleteTopic: (Need(DELETE, TOPIC, _NAME),),
     commands.Subscribe: (
@@ -166,12 +174,13 @@ NEEDS: dict[type, tuple[Need, ...]] = {
     ),
     commands.Commit: (
         Need(WRITE, TOPIC, _commit_topics, when="each of them"),
+        Need(WRITE, ANY_TOPIC, _if(lambda command: not command.by_topic(), lambda _: ("",)), when="without a topic"),
         Need(OWN, STAGE, _commit_stages, when="each of them"),
         Need(OWN, WRITER, _stage_writer),
     ),
     commands.Abort: (Need(OWN, STAGE, lambda command: command.stages, when="each of them"),),
     commands.RegistrySet: (Need(GATEWAY, BROKER), Need(OWN, ENTRY, _pair("namespace", "key"))),
-    commands.RemoveSession: (Need(OWN, SESSION, _each("session")),),
+    commands.RemoveSession: (Need(OWN, OWNED_SESSION, _each("session")),),
     commands.RemoveKeys: (Need(OWN, PRINCIPAL, _each("principal")),),
     commands.PutSchema: (Need(CONFIGURE, TOPIC, _TOPIC),),
     commands.Assign: (Need(ADMIN, BROKER),),

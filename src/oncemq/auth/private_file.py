@@ -51,9 +51,8 @@ def changes_locked(path: Path) -> Iterator[None]:
     path = path.resolve()
     make_private_folder(path.parent)
     # A lock file of its own, since the file is replaced with each change.
-    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _LOCK_MODE)
+    lock = _open_lock(path.with_name(f".{path.name}.lock"), path)
     try:
-        _give(lock, path)
         until_s = time.monotonic() + _LOCK_WAIT_S
         while not _try_lock(lock):
             if time.monotonic() > until_s:
@@ -62,6 +61,18 @@ def changes_locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _open_lock(lock: Path, path: Path) -> int:
+    """Open a lock file. Whoever owns the folder may have put a link there: it is not followed, and only a file that was
+    just created is given to the owner of `path`."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(lock, flags | os.O_CREAT | os.O_EXCL, _LOCK_MODE)
+    except FileExistsError:
+        return os.open(lock, flags)
+    _give(descriptor, path)
+    return descriptor
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -76,7 +87,7 @@ def give_to_owner(path: Path) -> None:
     """If root has created a file or folder, give it to whom the folder around it belongs: the broker must read it."""
     if os.geteuid() == 0:
         owner = path.absolute().parent.stat()
-        os.chown(path, owner.st_uid, owner.st_gid)
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _give(descriptor: int, path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from oncemq.protocol.errors import SettingInvalid
+from oncemq.protocol.limits import NAME_BYTES_MAX
 from oncemq.protocol.patterns import covers, is_pattern, matches, refuse_pattern
 
 DESCRIBE = "describe"
@@ -117,10 +118,17 @@ class Rights:
         known = self._remembered.get((verb, topic))
         if known is not None:
             return known
+        if len(topic) > NAME_BYTES_MAX:
+            # It can't be a topic, and is neither compared nor remembered.
+            return False
         if len(self._remembered) >= _REMEMBERED_MAX:
             self._remembered.clear()
         found = self._remembered[verb, topic] = bool(self.deciding_rule(verb, topic))
         return found
+
+    def allows_somewhere(self, verb: str) -> bool:
+        """Return whether a verb is granted on some topic."""
+        return self.is_admin or any(rule.verb in _GRANTED_BY[verb] for rule in self.rules)
 
     def deciding_rule(self, verb: str, topic: str) -> str:
         """Return the rule or role that grants a verb on a topic; empty if none does."""

@@ -15,3 +15,9 @@ class Caller(Protocol):
 
     def sees(self, topic: str) -> bool:
         """Return whether the user may know that a topic exists, or which topics match a pattern."""
+
+    def seal(self, number: int) -> str:
+        """Return a number as a text that nobody else can make."""
+
+    def unseal(self, text: str) -> int | None:
+        """Return the number in a text of `seal`; None if it is not one of this user."""

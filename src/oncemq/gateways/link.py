@@ -87,7 +87,8 @@ class Link:
         """The broker may be unreachable: then calls raise BrokerAway.
 
         `waits_for_space`: an operation that lacks space waits for it, and so do the operations after it, since they
-        keep their order. Use False where callers are independent of each other: the operation fails at once.
+        keep their order. Use False where callers are independent of each other: the operation fails at once. So do the
+        operations of `for_caller`.
 
         `reserve` is called by the task that gets or reads messages, before a large reply is requested, with its maximum
         size. A call with 0 means that the reply before is not needed any more.
@@ -109,6 +110,8 @@ class Link:
         #: The caller that it belongs to; "" = the gateway itself, or everybody where there are no users.
         self.caller = ""
         self._session = self._start_session()
+        #: For the operations of callers, from the first one on. None of them waits for the space of another one.
+        self._caller_sessions: list[BrokerSession] = []
         #: For commands that wait, from the first one on: a thousand long polls don't slow the other commands down.
         self._poll_sessions: list[BrokerSession] = []
         self._batchers: dict[tuple[str, str, bool], PutBatcher] = {}
@@ -140,6 +143,10 @@ class Link:
     def _usable_driver(self, *, waits: bool = False) -> EventLoopDriver:
         if self._session.is_closed:
             raise errors.Stopping("the gateway is stopping")
+        if self.caller and not waits:
+            if not self._caller_sessions:
+                self._caller_sessions.append(self._start_session(report_at_once=_LACK_OF_SPACE))
+            return self._caller_sessions[0].driver()
         if not waits:
             return self._session.driver()
         if not self._poll_sessions:
@@ -319,7 +326,7 @@ class Link:
     def close(self) -> None:
         """Close the connection. Later calls raise Stopping."""
         self._session.close()
-        for session in self._poll_sessions:
+        for session in (*self._poll_sessions, *self._caller_sessions):
             session.close()
 
 

@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from oncemq.protocol.names import refuse_name
 from oncemq.protocol.replies import Refusal
 
+#: In one pattern: each makes the comparison with a name take longer.
+HASHES_MAX = 4
+
 
 def is_pattern(name: str) -> bool:
     return "*" in name or "#" in name
@@ -21,7 +24,10 @@ def refuse_pattern(pattern: str) -> Refusal | None:
     refusal = refuse_name(pattern, "pattern")
     if refusal is not None:
         return refusal
-    for level in pattern.split("."):
+    levels = pattern.split(".")
+    if levels.count("#") > HASHES_MAX:
+        return Refusal("NAME_INVALID", f"'{pattern}' is not valid: a pattern has at most {HASHES_MAX} '#'")
+    for level in levels:
         if is_pattern(level) and len(level) > 1:
             return Refusal("NAME_INVALID", f"'{level}' in '{pattern}' is not valid: '*' and '#' must be whole levels")
     return None
@@ -93,7 +99,7 @@ def covers(levels: Sequence[str], pattern: str) -> bool:
 def _past_hashes(levels: Sequence[str], reached: set[int]) -> set[int]:
     found = set(reached)
     for at in reached:
-        while at < len(levels) and levels[at] == "#":
+        while at < len(levels) and levels[at] == "#" and at + 1 not in found:
             at += 1
             found.add(at)
     return found

@@ -15,6 +15,7 @@ from oncemq.auth.users import Users
 from oncemq.broker.security.audit import AuditLog
 from oncemq.broker.security.security import Security
 from oncemq.config.settings import ServeSettings
+from oncemq.protocol.errors import SettingInvalid
 from oncemq.server.encryption import Encryption
 
 log = logging.getLogger("oncemq.security")
@@ -27,7 +28,13 @@ def make_security(settings: ServeSettings, gateway_token: str, encryption: Encry
 
     def load_users() -> Users | None:
         encryption.read()
-        return load(path) if path.exists() else None
+        try:
+            is_there = path.exists()
+        except OSError as error:
+            raise SettingInvalid(f"{path} can't be read: {error.strerror}") from None
+        if not is_there and settings.auth:
+            raise SettingInvalid(f"{path} does not exist, although the setting `auth` names it")
+        return load(path) if is_there else None
 
     log = AuditLog(Path(settings.audit) if settings.audit else path.parent / "audit.log")
     security = Security(load_users, _now_ms, audit_log=log, own_gateway=stored(gateway_token))

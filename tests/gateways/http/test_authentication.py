@@ -300,7 +300,7 @@ def test_failed_logins_are_limited_and_known_users_are_not_affected(
     for key, (caller, _) in list(known.items()):
         known[key] = caller, 0.0
     assert secured.ask("alice", "GET", "/v1/topics").status_code == 200
-    assert secured.ask("carol", "GET", "/v1/topics").status_code == 429
+    assert secured.ask("carol", "GET", "/v1/topics").status_code == 200, "a valid token is not kept out"
     assert secured.ask("", "GET", "/v1/topics").status_code == 401
     assert secured.ok("", "GET", "/v1/health") == {"status": "ok"}
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from oncemq.engine.event_bytes import refusal_text
+
 log = logging.getLogger("oncemq.security")
 
 _encode = msgspec.json.Encoder().encode
@@ -56,6 +58,7 @@ class AuditLog:
         """Record a refusal, unless the same one was recorded a moment ago."""
         if self._path is None:
             return
+        text = refusal_text(text)
         key = (caller, code, text)
         recorded_ms, count = self._refusals.get(key, (-_REPEAT_MS, 0))
         if time_ms - recorded_ms < _REPEAT_MS:

@@ -10,8 +10,9 @@ from typing import Any
 
 from oncemq.auth import operations
 from oncemq.auth.operations import NEEDS, Need
-from oncemq.auth.rules import WRITE
+from oncemq.auth.rules import CONSUME, WRITE
 from oncemq.broker.security.caller import Caller
+from oncemq.engine.event_bytes import refusal_text
 from oncemq.engine.state.owners import STAGE
 from oncemq.engine.state.state import State
 from oncemq.protocol import commands
@@ -31,6 +32,9 @@ class Authorizer:
             operations.TOPIC: self._topic,
             operations.NEW_TOPIC: self._new_topic,
             operations.OLD_TOPIC: self._old_topic,
+            operations.PASSING_TOPIC: self._passing_topic,
+            operations.ANY_TOPIC: self._any_topic,
+            operations.OWNED_SESSION: self._owned_session,
             operations.SUBSCRIPTION: self._subscription,
             operations.SUBSCRIPTION_ID: self._subscription_id,
             operations.SESSION: self._session,
@@ -67,7 +71,7 @@ class Authorizer:
         owner = self._state.owners.get(commands.SESSION, "", command.session)
         if owner in ("", sender.user) or sender.is_admin:
             return None
-        return Refusal("SESSION_UNKNOWN", f"there is no session '{command.session}'")
+        return _session_unknown(command.session)
 
     def _refuse(self, connection: Caller, caller: Caller, command: Any) -> Refusal | None:
         needs = NEEDS.get(type(command))
@@ -111,13 +115,21 @@ class Authorizer:
     def _old_topic(self, caller: Caller, verb: str, name: str) -> Refusal | None:
         return self._topic(caller, verb, name) if name in self._state.topics else None
 
+    def _passing_topic(self, caller: Caller, verb: str, name: str) -> Refusal | None:
+        topic = self._state.topics.get(name)
+        return self._topic(caller, verb, name) if topic is not None and not topic.stays else None
+
+    def _any_topic(self, caller: Caller, verb: str, _: str) -> Refusal | None:
+        return None if caller.rights.allows_somewhere(verb) else _forbidden(caller, f"{verb} anything")
+
     def _subscription(self, caller: Caller, verb: str, resource: tuple[str, str]) -> Refusal | None:
         topic, subscriber = resource
-        if verb != operations.OWN:
-            refusal = self._topic(caller, verb, topic)
-            if refusal is not None:
-                return refusal
-        return self._own(caller, commands.SUBSCRIPTION, topic, subscriber)
+        if verb == operations.OWN:
+            # The owner may end a subscription to a topic that it may not consume any more.
+            if self._state.owners.get(commands.SUBSCRIPTION, topic, subscriber) == caller.user:
+                return None
+            verb = CONSUME
+        return self._topic(caller, verb, topic) or self._own(caller, commands.SUBSCRIPTION, topic, subscriber)
 
     def _subscription_id(self, caller: Caller, verb: str, resource: tuple[int, str]) -> Refusal | None:
         topic_id, key = resource
@@ -127,7 +139,8 @@ class Authorizer:
             return None
         subscriber, by_pattern, pattern = key.partition(BY_PATTERN)
         of = pattern if by_pattern else topic.name
-        if self._state.owners.get(commands.SUBSCRIPTION, of, subscriber) == caller.user:
+        is_own = self._state.owners.get(commands.SUBSCRIPTION, of, subscriber) == caller.user
+        if is_own and key in topic.subscriptions:
             return None if verb == operations.OWN else self._topic(caller, verb, topic.name)
         if not caller.sees(topic.name):
             return _TOPIC_GONE
@@ -136,6 +149,11 @@ class Authorizer:
 
     def _session(self, caller: Caller, _: str, name: str) -> Refusal | None:
         return self._own(caller, commands.SESSION, "", name)
+
+    def _owned_session(self, caller: Caller, _: str, name: str) -> Refusal | None:
+        if caller.is_admin or self._state.owners.get(commands.SESSION, "", name) == caller.user:
+            return None
+        return _session_unknown(name)
 
     def _principal(self, caller: Caller, _: str, principal: str) -> Refusal | None:
         if caller.is_admin or principal == caller.user or principal.startswith(f"{caller.user}/"):
@@ -159,5 +177,9 @@ class Authorizer:
         return _forbidden(caller, f"use the {kind} '{name}'{where}, which belongs to another user")
 
 
+def _session_unknown(name: str) -> Refusal:
+    return Refusal("SESSION_UNKNOWN", refusal_text(f"there is no session '{name}'"))
+
+
 def _forbidden(caller: Caller, what: str) -> Refusal:
-    return Refusal("FORBIDDEN", f"user '{caller.user}' may not {what}")
+    return Refusal("FORBIDDEN", refusal_text(f"user '{caller.user}' may not {what}"))

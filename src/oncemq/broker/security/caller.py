@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import hmac
+import secrets
+
 from oncemq.auth.rules import DESCRIBE
 from oncemq.auth.users import Quotas, User
 from oncemq.broker.security.usage import Usage
+
+#: Seals are valid as long as this process runs.
+_SEAL_KEY = secrets.token_bytes(32)
+_DIGITS_MAX = 20
+_MAC_DIGITS = 32
 
 
 class Caller:
@@ -40,3 +48,15 @@ class Caller:
 
     def sees(self, topic: str) -> bool:
         return self.rights.allows(DESCRIBE, topic)
+
+    def seal(self, number: int) -> str:
+        return f"{number}.{self._mac(number)}"
+
+    def unseal(self, text: str) -> int | None:
+        number, _, mac = text.partition(".")
+        if not number.isdecimal() or len(number) > _DIGITS_MAX:
+            return None
+        return int(number) if hmac.compare_digest(mac.encode(), self._mac(int(number)).encode()) else None
+
+    def _mac(self, number: int) -> str:
+        return hmac.new(_SEAL_KEY, f"{self.user} {number}".encode(), "sha256").hexdigest()[:_MAC_DIGITS]

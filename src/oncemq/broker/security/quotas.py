@@ -10,6 +10,7 @@ from oncemq.engine.state.owners import TOPIC
 from oncemq.engine.state.state import State
 from oncemq.protocol import commands
 from oncemq.protocol.commands import ENTRY, SESSION, SUBSCRIPTION, Command, Operation
+from oncemq.protocol.limits import BATCH_COUNT_MAX
 from oncemq.protocol.patterns import is_pattern
 from oncemq.protocol.replies import NotNow, Refusal
 
@@ -24,16 +25,22 @@ def refuse_over_quota(
     if isinstance(command, commands.Hello):
         is_new = command.session not in state.sessions
         return _over(state, caller, SESSION, "sessions", caller.quotas.sessions) if is_new else None
-    if not isinstance(command, commands.Numbered | commands.Keyed):
+    if not isinstance(command, commands.Numbered | commands.Keyed) or _is_decided(state, command):
+        # A repetition gets its verdict, whatever the quotas are now.
         return None
-    if isinstance(command, commands.Keyed):
-        is_new = state.keys.get(command.principal, command.key) is None
-        limit = caller.quotas.keys
-        if is_new and limit and state.keys.count_of(caller.user) >= limit:
-            return _reached(caller, "idempotency keys", limit)
+    limit = caller.quotas.keys
+    if limit and isinstance(command, commands.Keyed) and state.keys.count_of(caller.user) >= limit:
+        return _reached(caller, "idempotency keys", limit)
     operation = command.operation
     refusal = _over_counts(state, caller, operation)
     return refusal or _over_amounts(state, caller, operation, now_ms, owner_of)
+
+
+def _is_decided(state: State, command: commands.Numbered | commands.Keyed) -> bool:
+    if isinstance(command, commands.Keyed):
+        return state.keys.get(command.principal, command.key) is not None
+    session = state.sessions.get(command.session)
+    return session is not None and command.number <= session.last_number
 
 
 def _over_counts(state: State, caller: Caller, operation: Operation) -> Refusal | None:
@@ -53,7 +60,8 @@ def _over_amounts(
     state: State, caller: Caller, operation: Operation, now_ms: int, owner_of: Callable[[str], Caller | None]
 ) -> NotNow | None:
     envelopes = commands.envelopes_of(operation)
-    if not envelopes:
+    if not envelopes or not all(1 <= each.count <= BATCH_COUNT_MAX and each.size >= 0 for each in envelopes):
+        # The engine refuses what is not valid.
         return None
     per_s = caller.quotas.messages_per_s
     if per_s:
@@ -74,14 +82,20 @@ def _over_storage(state: State, put: Any, now_ms: int, owner_of: Callable[[str],
         return None
     usage, limit = owner.usage, owner.quotas.stored_bytes
     if now_ms >= usage.stored_until_ms:
-        topics = [state.topics[name] for name in state.owners.topics_of(owner.user)]
-        usage.stored_bytes = sum(topic.stored_bytes + topic.delayed_bytes for topic in topics)
+        usage.stored_bytes = _stored_bytes(state, owner.user)
         usage.stored_until_ms = now_ms + _COUNT_EVERY_MS
     if usage.stored_bytes + put.envelope.size > limit:
         text = f"the topics of user '{owner.user}' have reached their quota of {limit} bytes"
         return NotNow("QUOTA_FULL", text)
     usage.stored_bytes += put.envelope.size
     return None
+
+
+def _stored_bytes(state: State, user: str) -> int:
+    """Return what the topics of a user store, with what is delayed and staged."""
+    topics = {state.topics[name].id: state.topics[name] for name in state.owners.topics_of(user)}
+    staged = (batch.size for stage in state.stages.values() if stage.topic_id in topics for batch in stage.batches)
+    return sum(topic.stored_bytes + topic.delayed_bytes for topic in topics.values()) + sum(staged)
 
 
 def new_topics(state: State, operation: Operation) -> set[str]:

@@ -101,6 +101,9 @@ class Security:
             users = users.with_own_gateway(self._own_gateway)
         self.users = users
         self._callers.clear()
+        for usage in self._usages.values():
+            # What waits was counted by other quotas.
+            usage.in_flight_bytes = 0
         found = list(users.by_name.values()) if users is not None else []
         self.limits_in_flight = any(user.quotas.in_flight_bytes for user in found)
         self._limits_storage = any(user.quotas.stored_bytes for user in found)
@@ -207,6 +210,7 @@ class Security:
         if usage is None:
             if len(self._usages) >= _USAGES_MAX:
                 self._usages = {name: kept for name, kept in self._usages.items() if not kept.is_idle}
+                self._callers.clear()
             usage = self._usages[user] = Usage()
         return usage
 

@@ -23,7 +23,7 @@ from oncemq.protocol.limits import LIST_PAGE_BYTES_MAX, LIST_PAGE_MAX
 _ENTRY_BYTES = 48
 #: How many entries that the caller does not see one page may pass over.
 _HIDDEN_MAX = 2_000
-#: An `after` that begins with it is the id of an entry whose name the caller may not see.
+#: An `after` that begins with it is the sealed id of an entry whose name the caller may not see.
 _BY_ID = "\0"
 
 
@@ -67,7 +67,7 @@ def describe_writer(state: State, command: commands.Writer) -> replies.Reply:
 
 def list_topics(state: State, command: commands.Topics, caller: Caller | None = None) -> replies.Reply:
     names = state.topic_names = state.topic_names or SortedNames(state.topics)
-    after = _name_after(command.after, state.topics_by_id)
+    after = _name_after(command.after, state.topics_by_id, caller)
     if after is None:
         return _GONE
     return replies.TopicsReply(
@@ -77,17 +77,23 @@ def list_topics(state: State, command: commands.Topics, caller: Caller | None = 
             lambda name: _topic_info(state.topics[name]),
             lambda info: _ENTRY_BYTES + len(info.name),
             None if caller is None else caller.sees,
-            lambda name: f"{_BY_ID}{state.topics[name].id}",
+            lambda name: _cursor(state.topics[name].id, caller),
         )
     )
 
 
-def _name_after(after: str, by_id: Mapping[int, Topic | Session]) -> str | None:
+def _cursor(number: int, caller: Caller | None) -> str:
+    """Return an `after` that does not show the name of an entry."""
+    assert caller is not None
+    return _BY_ID + caller.seal(number)
+
+
+def _name_after(after: str, by_id: Mapping[int, Topic | Session], caller: Caller | None) -> str | None:
     """Return the name that a page begins after. None: what the cursor stands for was deleted."""
-    if not after.startswith(_BY_ID):
+    if not after.startswith(_BY_ID) or caller is None:
         return after
-    number = after.removeprefix(_BY_ID)
-    found = by_id.get(int(number)) if number.isdecimal() and len(number) < 20 else None
+    number = caller.unseal(after.removeprefix(_BY_ID))
+    found = by_id.get(number) if number is not None else None
     return found.name if found is not None else None
 
 
@@ -177,7 +183,7 @@ def _pattern_info(state: State, entry: PatternSubscription) -> replies.PatternIn
 
 def list_sessions(state: State, command: commands.Sessions, caller: Caller | None = None) -> replies.Reply:
     names = state.session_names = state.session_names or SortedNames(state.sessions)
-    after = _name_after(command.after, state.sessions_by_id)
+    after = _name_after(command.after, state.sessions_by_id, caller)
     if after is None:
         return _GONE
     return replies.SessionsReply(
@@ -187,7 +193,7 @@ def list_sessions(state: State, command: commands.Sessions, caller: Caller | Non
             lambda name: _session_info(state.sessions[name]),
             lambda info: _ENTRY_BYTES + len(info.name),
             _owned_by(state, commands.SESSION, "", caller),
-            lambda name: f"{_BY_ID}{state.sessions[name].id}",
+            lambda name: _cursor(state.sessions[name].id, caller),
         )
     )
 

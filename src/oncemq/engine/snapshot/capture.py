@@ -213,7 +213,7 @@ class Capture:
             list(state.keys),
             [(space, list(entries.values())) for space, entries in state.registry.items()],
             list(state.writers.items()),
-            sorted(state.owners),
+            list(state.owners),
         )
         state.capture = self
 
