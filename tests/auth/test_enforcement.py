@@ -80,6 +80,15 @@ def test_what_nobody_owns_belongs_to_the_first_user_who_takes_it_over() -> None:
     assert code(walk.send(OWNER, Hello("alice", 0, 6, 8))) == "FORBIDDEN"
 
 
+def test_a_user_who_may_not_see_a_topic_does_not_learn_from_an_unsubscribe_whether_it_exists() -> None:
+    rig = SecureRig()
+    walk = walk_of(rig)
+    for topic, subscriber in ((walk.topic, "kitchen"), (walk.topic, "nobody"), ("orders.none", "nobody")):
+        assert code(walk.do(OTHER, commands.Unsubscribe(topic, subscriber))) == "FORBIDDEN"
+    rig.reload(make_users({**RULES, OWNER: ()}))
+    assert isinstance(walk.do(OWNER, commands.Unsubscribe(walk.topic, "kitchen")), replies.Done), "it is his"
+
+
 def test_an_administrator_gives_a_subscription_to_another_user() -> None:
     rig = SecureRig(make_users(BOTH))
     walk = walk_of(rig)
