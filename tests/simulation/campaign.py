@@ -48,6 +48,8 @@ CLIENT_FATES = (
     "settle came too late",
     "staged too late",
     "OUTBOX_REWOUND",
+    "right taken away",
+    "right given back",
 )
 #: Events that brokers must survive, most of them on a shared journal.
 TURNS = (
@@ -153,7 +155,19 @@ def table(result: Result) -> str:
         f"{result.seeds:,} seeds in {result.seconds:.0f} s: {tally.get('commands', 0):,} commands, "
         f"{tally.get('crashes', 0):,} crashes of the broker, {tally.get('messages delivered', 0):,} messages delivered"
     ]
-    for heading in ("broker", "recovery", "client", "outbox", "network", "disk", "event", "sync", "refused", "not now"):
+    for heading in (
+        "broker",
+        "recovery",
+        "client",
+        "outbox",
+        "network",
+        "disk",
+        "event",
+        "sync",
+        "refused",
+        "not now",
+        "intruder",
+    ):
         rows = sorted((name, count) for name, count in tally.items() if name.startswith(heading + ": "))
         if rows:
             lines.append("")

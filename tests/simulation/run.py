@@ -19,23 +19,33 @@ from tests.simulation.environment.host import Host
 from tests.simulation.environment.network import SimNetwork
 from tests.simulation.environment.small_limits import SMALL
 from tests.simulation.environment.standby_pair import StandbyPair
+from tests.simulation.environment.users import GATEWAY, SimUsers
 from tests.simulation.environment.world import START_MS, Violation, World
 from tests.simulation.processes.bad_links import DistantProducer, UnheardClient, has_bad_links
 from tests.simulation.processes.blocking_consumer import BlockingConsumer
 from tests.simulation.processes.consumer import Consumer
 from tests.simulation.processes.copier import Copier
 from tests.simulation.processes.extras import OptionalProcesses
+from tests.simulation.processes.intruder import QUOTAS, Intruder
 from tests.simulation.processes.operators import KeyedCaller, Operator
 from tests.simulation.processes.pattern_consumer import PatternConsumer
 from tests.simulation.processes.process import Context, Process
 from tests.simulation.processes.producer import Producer
 from tests.simulation.processes.reader import Reader
+from tests.simulation.processes.restricted import (
+    GatewayProducer,
+    Restricted,
+    RestrictedConsumer,
+    RestrictedProducer,
+)
 from tests.simulation.processes.schemas import SchemaOperator, has_schemas
 from tests.simulation.processes.staging_writer import StagingWriter
 from tests.simulation.processes.visitor import Visitor
 from tests.simulation.processes.worker import Worker
 
 HEALING_MS_MAX = 30_000
+#: Average time between two changes of the rights of users.
+CHANGES_EVERY_MS = 150
 #: After this time every delayed packet has arrived.
 LATEST_MS = 410
 
@@ -59,26 +69,32 @@ class Outcome(msgspec.Struct):
 class Run:
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
+        self.users = SimUsers(self.world)
         self.host: Host | StandbyPair
         if has_standby(seed):
             self.network = SimNetwork(self.world, 2)
-            self.host = StandbyPair(self.world, self.network.listeners)
+            self.host = StandbyPair(self.world, self.network.listeners, self.users)
         else:
             self.network = SimNetwork(self.world)
-            self.host = Host(self.world, self.network.listeners[0])
-        self.context = Context(self.world, self.network)
+            self.host = Host(self.world, self.network.listeners[0], self.users)
+        self.context = Context(self.world, self.network, self.users)
         self.host.recovered = self.context.leases.recovered
         self._random = self.world.random("cast")
         self.producers: list[Producer] = []
         self.processes: list[Process] = []
-        self.callers: list[KeyedCaller] = []
+        self.callers: list[KeyedCaller | Intruder] = []
         self._create_processes()
+        for process in (*self.processes, *self.callers):
+            self.users.add(process.user, process.rules())
+        self.restricted = [one for one in self.processes if isinstance(one, Restricted)]
+        for one in self.restricted:
+            self.users.set_rules(one.name, one.rights())
         movers = Copier | Worker
         takers = Consumer | BlockingConsumer | PatternConsumer
         self.movers = [one for one in self.processes if isinstance(one, movers)]
         self.consumers = [one for one in self.processes if isinstance(one, takers) and not isinstance(one, movers)]
         others = [one for one in self.processes if not isinstance(one, movers | takers)]
-        self.others: list[Process | KeyedCaller] = [*others, *self.callers]
+        self.others: list[Process | KeyedCaller | Intruder] = [*others, *self.callers]
 
     # Processes.
 
@@ -110,6 +126,17 @@ class Run:
             self.processes += [distant, UnheardClient(context, "unheard")]
         if has_schemas(self.world):
             self.processes.append(SchemaOperator(context, "registrar"))
+        if self.users.exist:
+            self._add_users()
+
+    def _add_users(self) -> None:
+        kind = GatewayProducer if self._random.random() < 0.5 else RestrictedProducer
+        producer = kind(self.context, "author")
+        self.producers.append(producer)
+        self.processes += [producer, RestrictedConsumer(self.context, "reviser", producer)]
+        self.callers.append(Intruder(self.context, "intruder", frozenset({"victim"})))
+        self.users.add("intruder", (), QUOTAS)
+        self.users.add(GATEWAY, ["role gateway"])
 
     def _add_writers(self, churned: str, extras: OptionalProcesses) -> None:
         random = self._random.random
@@ -180,6 +207,8 @@ class Run:
         self._every(world.faults.partition_every_ms, self._cut_somebody_off)
         if world.stream_faults.share:
             self._every(world.stream_faults.reset_every_ms, self.network.internet.reset_somebody)
+        if self.restricted:
+            self._every(CHANGES_EVERY_MS, self._change_a_right)
         self._every(world.faults.full_every_ms, lambda: self.host.fill_disk(100 + int(self._random.random() * 700)))
 
     def _every(self, mean_ms: int, action: Callable[[], None]) -> None:
@@ -199,6 +228,10 @@ class Run:
 
     def _cut_somebody_off(self) -> None:
         self._somebody().cut_off(40 + int(self._random.random() * 400))
+
+    def _change_a_right(self) -> None:
+        self.restricted[int(self._random.random() * len(self.restricted))].change_right()
+        self.host.reload_users()
 
     def _is_settled(self) -> bool:
         if self.host.broker is None:
@@ -220,10 +253,14 @@ class Run:
         world.note("--- everything heals ---")
         world.healed = True
         self.host.heal()
+        for process in self.restricted:
+            if not process.has_right:
+                process.change_right()
+        self.host.reload_users()
         world.run(world.now_ms + LATEST_MS)
         world.run(world.now_ms + HEALING_MS_MAX, self._is_settled)
         if not self._is_settled():
-            everybody: list[Process | KeyedCaller] = [*self.processes, *self.callers]
+            everybody: list[Process | KeyedCaller | Intruder] = [*self.processes, *self.callers]
             stuck = [one.problem() for one in everybody if not one.is_settled]
             raise Violation("stuck: " + "; ".join(stuck or ["the broker is not there"]))
         self._check()
@@ -232,6 +269,8 @@ class Run:
 
     def _check(self) -> None:
         auditor = Auditor(self.context, "auditor", self.operator, self.processes)
+        self.users.add(auditor.user, auditor.rules())
+        self.host.reload_users()
         auditor.start()
         self.world.run(self.world.now_ms + HEALING_MS_MAX, lambda: auditor.is_settled)
         if not auditor.is_settled:

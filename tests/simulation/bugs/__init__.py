@@ -9,6 +9,7 @@ from tests.simulation.bugs import (  # noqa: F401
     outbox,
     rounds,
     schemas,
+    security,
     stages,
     standby,
     storage,

@@ -34,9 +34,14 @@ def refusal_leaves_its_number_open() -> Sequence[Patch]:
     real: Any = operations.decide
 
     def execute(
-        self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, operation: commands.Operation
+        self: Engine,
+        now_ms: int,
+        place: Any,
+        claim: events.AnyClaim,
+        operation: commands.Operation,
+        found: replies.Refusal | None,
     ) -> Decision:
-        outcome = real(DecisionContext(self.state, self.limits, now_ms, place, claim), operation)
+        outcome = found or real(DecisionContext(self.state, self.limits, now_ms, place, claim), operation)
         if isinstance(outcome, replies.NotNow | replies.Refusal):
             return Decision(outcome)
         verdict = self.apply(now_ms, outcome)
@@ -50,10 +55,8 @@ def refusal_leaves_its_number_open() -> Sequence[Patch]:
 def not_now_uses_up_the_number() -> Sequence[Patch]:
     real: Any = Engine._execute
 
-    def execute(
-        self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, operation: commands.Operation
-    ) -> Decision:
-        decision: Decision = real(self, now_ms, place, claim, operation)
+    def execute(self: Engine, now_ms: int, place: Any, claim: events.AnyClaim, *operation: Any) -> Decision:
+        decision: Decision = real(self, now_ms, place, claim, *operation)
         if isinstance(decision.reply, replies.NotNow) and place.free_bytes > 0:
             voided = events.Voided(claim)
             self.apply(now_ms, voided)
@@ -67,11 +70,11 @@ def not_now_uses_up_the_number() -> Sequence[Patch]:
 def gap_is_accepted() -> Sequence[Patch]:
     real: Any = Engine._numbered
 
-    def numbered(self: Engine, now_ms: int, place: Any, command: commands.Numbered) -> Decision:
+    def numbered(self: Engine, now_ms: int, place: Any, command: commands.Numbered, *found: Any) -> Decision:
         session = self.state.sessions.get(command.session)
         if session is not None and session.epoch == command.epoch and command.number > session.last_number:
             session.last_number = command.number - 1
-        decision: Decision = real(self, now_ms, place, command)
+        decision: Decision = real(self, now_ms, place, command, *found)
         return decision
 
     return [(Engine, "_numbered", numbered)]
@@ -316,11 +319,14 @@ def keys_of_other_principals_are_freed() -> Sequence[Patch]:
     real_get: Any = KeyTable.get
     real_free: Any = KeyTable.free
 
-    def get(self: KeyTable, _principal: str, key: str) -> KeyEntry | None:
-        found: KeyEntry | None = real_get(self, "caller", key)
+    def get(self: KeyTable, principal: str, key: str) -> KeyEntry | None:
+        found: KeyEntry | None = real_get(self, principal.removeprefix("former "), key)
         return found
 
-    return [(KeyTable, "get", get), (KeyTable, "free", lambda self, _principal, key: real_free(self, "caller", key))]
+    def free(self: KeyTable, principal: str, key: str) -> None:
+        real_free(self, principal.removeprefix("former "), key)
+
+    return [(KeyTable, "get", get), (KeyTable, "free", free)]
 
 
 # Subscriptions that are deleted when their owner is idle.

@@ -108,7 +108,8 @@ def one_off_is_remembered() -> Sequence[Patch]:
 @bug("writers are missing in snapshots")
 def writers_are_missing_in_snapshots() -> Sequence[Patch]:
     def iterate(self: capture.Capture, *images: Any) -> Any:
-        return real(self, *images[:-1], [])
+        *others, _writers, owners = images
+        return real(self, *others, [], owners)
 
     real: Any = capture.Capture._iterate
     return [(capture.Capture, "_iterate", iterate)]
@@ -122,8 +123,9 @@ def other_content_is_taken_for_a_retry() -> Sequence[Patch]:
 @bug("the contents of commits are missing in snapshots")
 def contents_are_missing_in_snapshots() -> Sequence[Patch]:
     def iterate(self: capture.Capture, *images: Any) -> Any:
-        writers = [(writer, WriterEntry(entry.batch)) for writer, entry in images[-1]]
-        return real(self, *images[:-1], writers)
+        *others, writers, owners = images
+        without = [(writer, WriterEntry(entry.batch)) for writer, entry in writers]
+        return real(self, *others, without, owners)
 
     real: Any = capture.Capture._iterate
     return [(capture.Capture, "_iterate", iterate)]

@@ -31,6 +31,9 @@ class Auditor(Process):
         self.subscriptions: list[replies.SubscriptionInfo] = []
         self.entries: tuple[replies.RegistryEntry, ...] = ()
 
+    def rules(self) -> list[str]:
+        return ["role admin"]
+
     def begin(self) -> None:
         self._look(commands.Topics(), self._see_topics)
         self._look(commands.RegistryList("sim"), self._see_registry)
@@ -187,7 +190,7 @@ class Auditor(Process):
             if isinstance(one, Copier | TimedConsumer):
                 one.check()
             elif isinstance(one, OutboxProducer):
-                one.user.check()
+                one.owner.check()
             elif isinstance(one, PatternConsumer):
                 self._check_attached(one)
 

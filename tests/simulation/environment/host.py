@@ -16,6 +16,7 @@ from tests.simulation.environment.disk import SimCrash, SimDisk
 from tests.simulation.environment.listener import Listener
 from tests.simulation.environment.segment_loss import is_loss_detected, wrong_check
 from tests.simulation.environment.state_check import StateCheck
+from tests.simulation.environment.users import SimUsers
 from tests.simulation.environment.world import Violation, World
 
 BLOCK_BYTES = 512
@@ -91,9 +92,10 @@ class WatchedJournal(FileJournal):
 
 
 class Host(StateCheck):
-    def __init__(self, world: World, network: Listener) -> None:
+    def __init__(self, world: World, network: Listener, users: SimUsers) -> None:
         super().__init__(world)
         self._network = network
+        self._users = users
         self._random = world.random("host")
         self._read_random = world.random("reads")
         self.disk = AimedDisk(world.random("disk"), ROOMY_BYTES)
@@ -139,7 +141,8 @@ class Host(StateCheck):
         self.worker = StepWorker()
         self._maybe_leap()
         journal = WatchedJournal(self, self.disk, self.worker, world.faults.segment_bytes)
-        broker = Broker(journal, self._network, self, world.faults.limits, world.faults.policy)
+        security = self._users.security(self.now_ms)
+        broker = Broker(journal, self._network, self, world.faults.limits, world.faults.policy, security=security)
         self.disk.crash_after(-1)
         self.disk.aim("", "")
         self.broker = broker
@@ -214,6 +217,7 @@ class Host(StateCheck):
         for _ in range(int(self._random.random() * 3)):
             self.worker.advance()
         self._check_quotas(broker)
+        self._check_security(broker)
         if broker.housekeeping._damaged:
             raise Violation("lost: a stored batch can't be read and moved")
         self._schedule(self._world.now_ms + max(1, broker.wait_ms()))
@@ -300,6 +304,10 @@ class Host(StateCheck):
             wrong = wrong_check(self.disk, self.disk.faults["power loss"] // 3)
             if wrong:
                 raise Violation(wrong)
+
+    def reload_users(self) -> None:
+        if self.broker is not None and self.broker.security is not None:
+            self.broker.security.reload()
 
     def count(self) -> None:
         """Add the counters of the process that ends."""

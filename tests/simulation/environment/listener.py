@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from oncemq.broker.network import Arrival
 from oncemq.broker.network.listeners import Listeners
@@ -12,6 +13,7 @@ from oncemq.protocol.frames import Frame
 from tests.simulation.checks.requests import RequestCheck
 from tests.simulation.environment.internet import Internet
 from tests.simulation.environment.machine import Machine
+from tests.simulation.environment.sockets import SimSocket
 from tests.simulation.environment.world import Violation, World
 
 
@@ -38,6 +40,8 @@ class Listener:
         #: Called when something arrives. Returns False if no broker is running.
         self.arrived: Callable[[], bool] = lambda: False
         self._gone: Callable[[bytes], None] = lambda _: None
+        #: Who the peers are logged in as.
+        self.callers: dict[bytes, str] = {}
         #: Called before a packet is sent.
         self.sending: Callable[[], None] = lambda: None
 
@@ -59,6 +63,8 @@ class Listener:
         )
         self._streams = Listeners(settings, system=self._machine)
         self._streams.when_gone(self._gone)
+        # A new process begins with the same names of peers.
+        self.callers = {peer: caller for peer, caller in self.callers.items() if not peer.startswith(PEER_PREFIX)}
 
     def reset(self, *, is_silent: bool = False) -> None:
         """The process has ended: what it received is lost. `is_silent`: by a power loss, which no peer is told."""
@@ -90,12 +96,22 @@ class Listener:
         if streams is not None and machine is not None:
             arrivals += streams.take(wait_ms)
             _check_accounts(streams._stream)
+            self._log_in(streams._stream, arrivals)
             if streams._left or machine.is_ready:
                 # The next look does not wait.
                 self.arrived()
         for peer, frames in arrivals:
             self._requests.took(peer, frames, self._world.now_ms)
         return arrivals
+
+    def _log_in(self, stream: StreamListener, arrivals: Sequence[Arrival]) -> None:
+        """Find out who has sent something, as a handshake would. What is left unknown has no connection any more."""
+        for peer, _ in arrivals:
+            connection = stream._by_peer.get(peer)
+            if connection is not None and peer not in self.callers:
+                pipes = cast(SimSocket, connection.socket).pipes
+                assert pipes is not None
+                self.callers[peer] = pipes[0].sink.machine.caller
 
     def when_gone(self, call: Callable[[bytes], None]) -> None:
         def gone(peer: bytes) -> None:
@@ -107,7 +123,7 @@ class Listener:
             self._streams.when_gone(gone)
 
     def caller_of(self, peer: bytes) -> str:
-        return ""
+        return self.callers.get(peer, "")
 
     def drop_invalid(self) -> None: ...
 

@@ -34,12 +34,14 @@ class SimNetwork:
 
     # Called by clients.
 
-    def connect(self, receive: Receive, turn: int = 0, bytes_per_ms: int = 0) -> bytes:
-        """Connect to the address with index `turn`, modulo the number of addresses. `bytes_per_ms` 0: a fast link."""
+    def connect(self, receive: Receive, turn: int = 0, bytes_per_ms: int = 0, caller: str = "") -> bytes:
+        """Connect to the address with index `turn`, modulo the number of addresses. `bytes_per_ms` 0: a fast link.
+        `caller`: who has logged in, if there are users."""
         self._peers += 1
         peer = self._peers.to_bytes(4, "big")
         self._receivers[peer] = receive
-        self._listener_of[peer] = self.listeners[turn % len(self.listeners)]
+        listener = self._listener_of[peer] = self.listeners[turn % len(self.listeners)]
+        listener.callers[peer] = caller
         if bytes_per_ms:
             self._slow_links[peer] = SlowLink(self._world, bytes_per_ms), SlowLink(self._world, bytes_per_ms)
         return peer

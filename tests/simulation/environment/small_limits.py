@@ -9,7 +9,7 @@ from oncemq.broker.requests import request_queue, work
 from oncemq.client.core.commands import wire
 from oncemq.client.runtime import stream as client_stream
 from oncemq.engine import event_bytes
-from oncemq.engine.decide import ticks
+from oncemq.engine.decide import lists, ticks
 from oncemq.engine.decide.subscriptions import leases, takes
 from oncemq.engine.state import shared_subscription
 from oncemq.net.stream import connection, listener
@@ -28,6 +28,7 @@ SMALL: tuple[tuple[object, str, float], ...] = (
     (round, "TICK_BYTES_MAX", 4 * 1024),
     (event_bytes, "SEEK_BYTES_MAX", 1024),
     (event_bytes, "RANGES_MAX", 8),
+    (lists, "_HIDDEN_MAX", 3),
     (takes, "SCAN_MAX", 12),
     (takes, "RANGES_MAX", 8),
     (leases, "RANGES_MAX", 8),

@@ -18,6 +18,7 @@ from oncemq.protocol import errors
 from oncemq.protocol.frames import encode_not_now
 from tests.simulation.environment.listener import Listener
 from tests.simulation.environment.state_check import StateCheck
+from tests.simulation.environment.users import SimUsers
 from tests.simulation.environment.world import Violation, World
 
 JOURNAL_ID = bytes(range(1, 17))
@@ -139,9 +140,10 @@ class PairMember:
 
 
 class StandbyPair(StateCheck):
-    def __init__(self, world: World, ends: list[Listener]) -> None:
+    def __init__(self, world: World, ends: list[Listener], users: SimUsers) -> None:
         super().__init__(world)
         self.world = world
+        self._users = users
         self._random = world.random("pair")
         self.journal = MemoryJournal(extent_bytes=world.faults.segment_bytes, journal_id=JOURNAL_ID)
         self.members = [PairMember(self, name, end) for name, end in zip("AB", ends, strict=True)]
@@ -171,7 +173,8 @@ class StandbyPair(StateCheck):
         self._maybe_leap()
         self.journal = self.journal.take_over()
         journal = cast("Journal", WatchedJournal(self, member, self.journal))
-        member.broker = Broker(journal, member.end, self, world.faults.limits, world.faults.policy)
+        security = self._users.security(self.now_ms)
+        member.broker = Broker(journal, member.end, self, world.faults.limits, world.faults.policy, security=security)
         self.active = member
         self._moment, self._must_fail = "", False
         world.tally["broker: take-over"] += 1
@@ -292,10 +295,16 @@ class StandbyPair(StateCheck):
         if member is not self.active:
             return
         self._check_quotas(broker)
+        self._check_security(broker)
         if broker.housekeeping._damaged:
             raise Violation("lost: a stored batch can't be read and moved")
 
     # The rest of the interface of a host.
+
+    def reload_users(self) -> None:
+        for member in self.members:
+            if member.broker is not None and member.broker.security is not None:
+                member.broker.security.reload()
 
     def count(self) -> None:
         self.count_broker(self.active.broker if self.active is not None else None)

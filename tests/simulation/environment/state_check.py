@@ -6,13 +6,21 @@ process ended.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 import msgspec
 
 from oncemq.broker import recovery as broker_recovery
 from oncemq.broker.loop import Broker
+from oncemq.broker.requests.request import Request
+from oncemq.broker.security.security import Security
 from oncemq.engine.engine import Engine
 from oncemq.engine.events import Event
+from oncemq.engine.state import owners
+from oncemq.engine.state.state import State
 from oncemq.journal.contract import Journal
+from oncemq.protocol import commands
 from tests.simulation.environment.world import Violation, World
 
 #: Maximum time for which a topic may exceed its quota.
@@ -31,7 +39,30 @@ def digest_of(engine: Engine) -> tuple[object, ...]:
         images += [bytes(image) for image in _decode_images(chunk)]
     keys = [image for image in images if image[1:5] == b"\xa3key"]
     others = sorted(image for image in images if image[1:5] != b"\xa3key")
-    return keys, others, engine.state.live, engine.state.subscriptions, engine.state.registry_entries
+    state = engine.state
+    return keys, others, sorted(state.owners), state.live, state.subscriptions, state.registry_entries
+
+
+def _owned_things(state: State) -> Iterator[tuple[str, str, str]]:
+    """Return what has an owner, if all of it was created by users."""
+    yield from ((commands.SESSION, "", name) for name in state.sessions)
+    yield from ((commands.WRITER, "", name) for name in state.writers)
+    yield from ((owners.STAGE, "", name) for name in state.stages)
+    yield from ((commands.SUBSCRIPTION, *key) for key in state.patterns)
+    for namespace, entries in state.registry.items():
+        yield from ((commands.ENTRY, namespace, key) for key in entries)
+    for topic in state.topics.values():
+        yield owners.TOPIC, "", topic.name
+        for name, subscription in topic.subscriptions.items():
+            if subscription.pattern is None:
+                yield commands.SUBSCRIPTION, topic.name, name
+
+
+def _check_waiting(security: Security, request: Request) -> None:
+    caller, [command] = security._caller(request.caller), request.commands
+    assert security._authorizer is not None
+    if caller is None or security._authorizer.refuse(caller, caller, command) is not None:
+        raise Violation(f"{request.caller} waits, and has no right to {command}")
 
 
 class StateCheck:
@@ -62,7 +93,7 @@ class StateCheck:
         assert self.reference is not None
         synced = digest_of(self.reference)
         parts = []
-        for name, one, other in zip(("keys", "state"), found, synced, strict=False):
+        for name, one, other in zip(("keys", "state", "owners"), found, synced, strict=False):
             assert isinstance(one, list)
             assert isinstance(other, list)
             parts += [f"\n  recovered {name}: {image!r}" for image in one if image not in other]
@@ -115,6 +146,23 @@ class StateCheck:
         self._over_quota_ms = self._over_quota_ms or world.now_ms
         if world.now_ms - max(self._over_quota_ms, world.available_since_ms) > QUOTA_MS_MAX:
             raise Violation("a topic holds more than its quota, and keeps it")
+
+    def _check_security(self, broker: Broker) -> None:
+        """Check after a round of a broker with users that everything has an owner and nothing else has one, and that
+        no user waits without a right to what it waits for."""
+        security, state = broker.security, broker.engine.state
+        if security is None:
+            return
+        owned = {entry[:3] for entry in state.owners}
+        wrong = sorted(owned ^ set(_owned_things(state)))
+        if wrong:
+            raise Violation(f"there is no such thing, but it has an owner, or the other way round: {wrong}")
+        if state.owners._counts != Counter((kind, owner) for kind, _, _, owner in state.owners):
+            raise Violation(f"wrong counts of what users own: {state.owners._counts}")
+        if not broker.waiting.unserved:
+            for requests in broker.waiting._by_target.values():
+                for waiting in requests.values():
+                    _check_waiting(security, waiting.request)
 
     def count_broker(self, broker: Broker | None) -> None:
         """Add the counters of a process that ends."""

@@ -55,6 +55,9 @@ class UnheardClient(Process):
         super().__init__(context, name)
         self._has_failed = False
 
+    def rules(self) -> list[str]:
+        return ["create orders"]
+
     def begin(self) -> None:
         self.later(20, self._submit)
 

@@ -52,6 +52,11 @@ class BlockingConsumer(Process):
         acked = self.model.ack_confirmed if self.model is not None else -1
         return f"{self.name} is not settled: at {self._position}, {acked} acked"
 
+    def rules(self) -> list[str]:
+        return [f"consume {self.topic}", f"create {self.topic}"] + [
+            f"{verb} {self._put_topic}" for verb in ("write", "create")
+        ]
+
     # The fiber.
 
     def begin(self) -> None:

@@ -54,6 +54,9 @@ class Consumer(Process):
     def session(self) -> str:
         return self.name.rstrip("'") if self.rival and not self.own_session else self.name
 
+    def rules(self) -> list[str]:
+        return [f"consume {self.topic}", f"create {self.topic}"]
+
     def begin(self) -> None:
         self.is_fenced = False
         self._subscribe()

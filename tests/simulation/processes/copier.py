@@ -28,6 +28,9 @@ class Copier(Consumer):
         #: What the transactions that are on their way ack up to.
         self._unanswered: list[int] = []
 
+    def rules(self) -> list[str]:
+        return [*super().rules(), f"write {self.target}"]
+
     @property
     def is_settled(self) -> bool:
         if self.core is None or self.is_fenced:

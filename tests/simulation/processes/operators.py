@@ -9,6 +9,7 @@ from oncemq.client.producer.encoding import make_put
 from oncemq.protocol import commands, errors, replies
 from oncemq.protocol.frames import Frame, decode_response, encode_request
 from tests.simulation.checks.history import Attempt
+from tests.simulation.environment.users import GATEWAY
 from tests.simulation.environment.world import Violation
 from tests.simulation.processes.process import Context, Process
 
@@ -37,6 +38,9 @@ class Operator(Process):
         self.registered: dict[tuple[str, int], bytes] = {}
         self._values = 0
         context.subscriptions.deletable_topics.add(churned)
+
+    def rules(self) -> list[str]:
+        return ["role admin"]
 
     def begin(self) -> None:
         for operation in self._kept:
@@ -128,7 +132,11 @@ class KeyedCaller:
         self.world = context.world
         self.name = name
         self.topic = topic
+        self.user = name
+        self.caller = context.users.caller(name)
         self.random = self.world.random(f"caller {name}")
+        #: It is connected as a gateway, and sends everything for the user.
+        self._is_gateway = context.users.exist and self.random.random() < 0.5
         self._peer = b""
         self._connects = 0
         self._count = 0
@@ -141,6 +149,9 @@ class KeyedCaller:
         self._is_topic_certain = False
         self.is_settled = True
 
+    def rules(self) -> list[str]:
+        return [f"write {self.topic}"]
+
     def problem(self) -> str:
         return f"{self.name} waits for its answer"
 
@@ -151,7 +162,8 @@ class KeyedCaller:
     def _connect(self) -> None:
         """Connect to the next address, if there are several. Late replies still arrive."""
         if not self._peer or len(self.context.network.listeners) > 1:
-            self._peer = self.context.network.connect(self.receive, self._connects)
+            caller = self.context.users.caller(GATEWAY) if self._is_gateway else self.caller
+            self._peer = self.context.network.connect(self.receive, self._connects, caller=caller)
             self._connects += 1
 
     def _pause(self) -> None:
@@ -172,11 +184,15 @@ class KeyedCaller:
         self._since_ms = self.world.now_ms
         self._repeats = int(self.random.random() * 3)
         self._request_id += 1
-        command = commands.Keyed(self.name, f"key {self._count}", operation)
-        self._frames = encode_request(self._request_id, (command,), (payload,))
+        self._frames = encode_request(self._request_id, (self._command(operation),), (payload,))
         self._send()
 
+    def _command(self, operation: commands.Operation) -> commands.Command:
+        keyed = commands.Keyed(self.name, f"key {self._count}", operation)
+        return commands.As(self.caller, keyed) if self._is_gateway else keyed
+
     def _send(self) -> None:
+        self.context.wire.append((self.caller, self._frames))
         self.context.network.request(self._peer, self._frames)
         number, answered = self._count, self._verdict is not None
         self.world.after(self.TIMEOUT_MS, lambda: self._overdue(number, answered))
@@ -196,8 +212,7 @@ class KeyedCaller:
         value = f"{self.name}.misused {self._count}".encode()
         operation, payload = make_put(self.topic, False, [value])
         self.context.history.attempt(f"another body under key {self._count}", self.topic, [value])
-        command = commands.Keyed(self.name, f"key {self._count}", operation)
-        self.context.network.request(self._peer, encode_request(MISUSE, (command,), (payload,)))
+        self.context.network.request(self._peer, encode_request(MISUSE, (self._command(operation),), (payload,)))
 
     def receive(self, frames: list[Frame]) -> None:
         response, _ = decode_response(frames)

@@ -48,17 +48,20 @@ class OutboxUser:
 class OutboxProducer(Process):
     def __init__(self, context: Context, name: str, user: OutboxUser, topics: list[str]) -> None:
         super().__init__(context, name)
-        self.user = user
+        self.owner = user
         self.topics = topics
         self.outbox: OutboxFile | None = None
         self._disk = user.disk
         self._values = 0
 
+    def rules(self) -> list[str]:
+        return [f"write {topic}" for topic in self.topics]
+
     # Start and end.
 
     def start(self) -> None:
         self.incarnation += 1
-        self._disk = self.user.disk
+        self._disk = self.owner.disk
         self._guarded(self._start)
 
     def _start(self) -> None:
@@ -102,7 +105,7 @@ class OutboxProducer(Process):
 
     def _restore(self) -> None:
         """Sometimes restore an outdated backup."""
-        if self.world.healed or self._disk is not self.user.disk or self.random.random() < 0.7:
+        if self.world.healed or self._disk is not self.owner.disk or self.random.random() < 0.7:
             return
         if self._disk.restore():
             self.world.note(f"{self._disk.session} was restored from a copy")
@@ -186,8 +189,8 @@ class OutboxProducer(Process):
         self.world.tally["client: " + error.code] += 1
         if not isinstance(error, errors.Fenced) and not self._is_about_copy(error):
             raise Violation(f"{self.name} got {error.code}: {error}")
-        if isinstance(error, errors.OutboxRewound) and self._disk is self.user.disk:
-            self.user.begin_another()
+        if isinstance(error, errors.OutboxRewound) and self._disk is self.owner.disk:
+            self.owner.begin_another()
         self.stop()
         if not (self.world.healed and self.gives_way):
             self.world.after(50 + int(self.random.random() * 300), self._start_again)

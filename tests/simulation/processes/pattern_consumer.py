@@ -46,6 +46,9 @@ class PatternConsumer(Process):
     def _model_of(self, topic_id: int) -> SubscriptionModel | None:
         return self.context.subscriptions.models.get((topic_id, self.key))
 
+    def rules(self) -> list[str]:
+        return [f"consume {self.pattern}"]
+
     def begin(self) -> None:
         self._looked_ms = 0
         self._subscribe()

@@ -5,6 +5,7 @@ A crash loses its memory. The reply to the next hello then decides the commands 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf, isinf
 
@@ -33,6 +34,7 @@ from tests.simulation.checks.leases import Leases
 from tests.simulation.checks.sessions import Sessions
 from tests.simulation.checks.subscriptions import Subscriptions
 from tests.simulation.environment.network import SimNetwork
+from tests.simulation.environment.users import SimUsers
 from tests.simulation.environment.world import Violation, World
 from tests.simulation.processes.transports import (
     ObservedTransport,
@@ -58,14 +60,20 @@ _decode_request = msgspec.msgpack.Decoder(Request).decode
 _decode_response = msgspec.msgpack.Decoder(Response).decode
 
 Answered = Callable[[Pending], None]
+Payload = bytes | tuple[bytes, ...] | None
+#: Requests that can be overheard.
+WIRE_MAX = 40
 
 
 class Context:
     """What all processes of a run share."""
 
-    def __init__(self, world: World, network: SimNetwork) -> None:
+    def __init__(self, world: World, network: SimNetwork, users: SimUsers) -> None:
         self.world = world
         self.network = network
+        self.users = users
+        #: The last requests that were sent, and who has sent them.
+        self.wire: deque[tuple[str, list[Frame]]] = deque(maxlen=WIRE_MAX)
         self.history = History(world)
         self.sessions = Sessions(world, self.history, self._begun, self._decided)
         self.subscriptions = Subscriptions()
@@ -130,6 +138,21 @@ class Process:
         self._requests: dict[int, tuple[Command, ...]] = {}
         self._done: list[tuple[Answered, Pending]] = []
 
+    # In runs with users.
+
+    @property
+    def user(self) -> str:
+        """Its user. It shares what it owns with its rival."""
+        return self.name.rstrip("'")
+
+    @property
+    def caller(self) -> str:
+        return self.context.users.caller(self.user)
+
+    def rules(self) -> list[str]:
+        """The rights that it needs."""
+        raise NotImplementedError
+
     # Start and end.
 
     def session(self) -> str:
@@ -193,7 +216,7 @@ class Process:
 
     # Commands.
 
-    def submit(self, operation: Operation, payload: bytes | tuple[bytes, ...] | None, answered: Answered) -> Pending:
+    def submit(self, operation: Operation, payload: Payload, answered: Answered) -> Pending:
         assert self.core is not None
         self._submits += 1
         if self._submits % 2 and isinstance(operation, Put) and isinstance(payload, bytes):
@@ -274,6 +297,7 @@ class Process:
             self.pump()
 
     def _send(self, frames: list[Frame]) -> None:
+        self.context.wire.append((self.caller, frames))
         request = _decode_request(frames[0])
         self._requests[request.request_id] = request.commands
         for command in request.commands:

@@ -26,6 +26,10 @@ class Producer(Process):
     def session(self) -> str:
         return self.name.rstrip("'") if self.rival else super().session()
 
+    def rules(self) -> list[str]:
+        # It has no right to `nowhere`: in a run with users, a put there is forbidden.
+        return [f"{verb} {topic}" for topic in self.topics for verb in ("write", "create")]
+
     def begin(self) -> None:
         self._in_flight = 0
         if self.rival or self.anonymous:

@@ -19,6 +19,9 @@ class Reader(Process):
         self._buffer = FetchBuffer(topics[0], commands.START_EARLIEST)
         self._idle = True
 
+    def rules(self) -> list[str]:
+        return [f"read {topic}" for topic in self._topics]
+
     def begin(self) -> None:
         self._turn()
 

@@ -28,6 +28,9 @@ class SchemaOperator(Process):
         #: Versions that the broker has confirmed, with their definitions.
         self._versions: dict[int, str] = {}
 
+    def rules(self) -> list[str]:
+        return [f"all {TOPIC}"]
+
     def begin(self) -> None:
         self._do(commands.CreateTopic(TOPIC))
 

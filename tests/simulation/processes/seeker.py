@@ -25,6 +25,10 @@ class Seeker(Process):
         self.targets = targets
         self._idle = True
 
+    def rules(self) -> list[str]:
+        # It moves the subscriptions of others.
+        return ["role admin"]
+
     def begin(self) -> None:
         self._pause()
 

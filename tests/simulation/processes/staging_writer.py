@@ -74,6 +74,9 @@ class StagingWriter(Process):
         #: Commits to repeat later, from any session.
         self._commits: list[tuple[commands.Commit, Plan]] = []
 
+    def rules(self) -> list[str]:
+        return [f"write {topic}" for topic in self.topics]
+
     def begin(self) -> None:
         self._pause()
 

@@ -32,6 +32,10 @@ class Owner(Protocol):
     world: World
     bytes_per_ms: int
 
+    @property
+    def caller(self) -> str:
+        """Who it is logged in as; empty if there are no users."""
+
     def wake(self) -> None:
         """Something has arrived, or can be sent."""
 
@@ -74,7 +78,7 @@ class PacketTransport:
     def _connect(self) -> None:
         self._network.disconnect(self._peer)
         self._arrived.clear()
-        self._peer = self._network.connect(self._arrive, self._turn, self._owner.bytes_per_ms)
+        self._peer = self._network.connect(self._arrive, self._turn, self._owner.bytes_per_ms, self._owner.caller)
         self._turn += 1
 
     def _arrive(self, frames: list[Frame]) -> None:
@@ -118,6 +122,7 @@ class SimStreamTransport(StreamTransport):
         self._machine = Machine(
             internet, owner.wake, owner.sleep, owner.bytes_per_ms, has_old_names=internet.random() < 0.2
         )
+        self._machine.caller = owner.caller
         count = len(network.listeners)
         urls = [stream_urls((turn + number) % count)[internet.random() < 0.5] for number in range(count)]
         super().__init__(urls, self._machine)

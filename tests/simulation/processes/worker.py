@@ -44,6 +44,13 @@ class Worker(Process):
         self._empty_ms = 0
         context.subscriptions.requested.setdefault(topic, set()).add(subscriber)
 
+    @property
+    def user(self) -> str:
+        return self.subscriber
+
+    def rules(self) -> list[str]:
+        return [f"consume {self.topic}", f"create {self.topic}", f"write {self.results}", f"create {self.results}"]
+
     def begin(self) -> None:
         self._takes = 0
         self._tasks = []
