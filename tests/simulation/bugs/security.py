@@ -21,7 +21,9 @@ from oncemq.engine.decide.decision import Decision
 from oncemq.engine.snapshot import capture
 from oncemq.engine.state.owners import STAGE, Owners
 from oncemq.engine.state.state import State
+from oncemq.net.stream.listener import StreamListener
 from oncemq.protocol import commands
+from oncemq.protocol.commands import As
 from oncemq.protocol.replies import Refusal
 from tests.simulation.bugs.registry import Patch, bug
 
@@ -113,7 +115,7 @@ def _unchecked(unchecked: str) -> Patch:
 
 @bug("a number in the session of somebody else is accepted")
 def session_owner_is_not_checked() -> Sequence[Patch]:
-    return [(Authorizer, "refuse_session", lambda _self, _sender, _command: None)]
+    return [(Authorizer, "refuse_number", lambda _self, _sender, _command: None)]
 
 
 @bug("a key of another principal is accepted")
@@ -133,8 +135,10 @@ def transaction_is_not_authorized() -> Sequence[Patch]:
 def everybody_is_a_gateway() -> Sequence[Patch]:
     real: Any = Security.authorize
 
-    def authorize(self: Security, connection: str, behalf: str, command: Any, now_ms: int) -> Authorization:
-        found: Authorization = real(self, behalf or connection, "", command, now_ms)
+    def authorize(self: Security, connection: str, behalf: As | None, command: Any, now_ms: int) -> Authorization:
+        if behalf is not None:
+            connection = behalf.caller
+        found: Authorization = real(self, connection, None, command, now_ms)
         return found
 
     return [(Security, "authorize", authorize)]
@@ -179,6 +183,11 @@ def waiting_request_is_not_authorized() -> Sequence[Patch]:
 @bug("a request that waits keeps waiting when its right is taken away")
 def waiting_request_outlives_a_reload() -> Sequence[Patch]:
     return [(WaitingRequests, "try_all", lambda _self: None)]
+
+
+@bug("the connection of a user who was removed stays open")
+def connection_outlives_its_user() -> Sequence[Patch]:
+    return [(StreamListener, "drop_invalid", lambda _self: None)]
 
 
 # What others may know.

@@ -146,7 +146,7 @@ class Host(StateCheck):
         self.disk.crash_after(-1)
         self.disk.aim("", "")
         self.broker = broker
-        self._network.start()
+        self._network.start(security)
         for warning in journal.warnings:
             world.tally["recovery: " + ("torn group cut off" if "not finished" in warning else "other warning")] += 1
             if "damaged" in warning:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 from oncemq.broker.network import Arrival
 from oncemq.broker.network.listeners import Listeners
 from oncemq.config.settings import ServeSettings
+from oncemq.net.gate import Gate
 from oncemq.net.stream.listener import PEER_PREFIX, StreamListener
 from oncemq.protocol.frames import Frame
 from tests.simulation.checks.requests import RequestCheck
 from tests.simulation.environment.internet import Internet
 from tests.simulation.environment.machine import Machine
-from tests.simulation.environment.sockets import SimSocket
 from tests.simulation.environment.world import Violation, World
 
 
 def stream_urls(number: int) -> tuple[str, str]:
     """Return the addresses at which a broker listens for streams."""
-    return f"oncemq://broker{number}:1", f"oncemq://broker{number}:2"
+    # A token is sent without encryption only to addresses of the client's own machine.
+    return f"oncemq://127.0.0.{number}:1", f"oncemq://127.0.0.{number}:2"
 
 
 class Listener:
@@ -40,15 +40,20 @@ class Listener:
         #: Called when something arrives. Returns False if no broker is running.
         self.arrived: Callable[[], bool] = lambda: False
         self._gone: Callable[[bytes], None] = lambda _: None
-        #: Who the peers are logged in as.
+        #: Says who may connect, if there are users.
+        self._gate: Gate | None = None
+        #: Peers that send packets: who they are, and which of them were disconnected because they were not admitted.
         self.callers: dict[bytes, str] = {}
+        self._dropped: set[bytes] = set()
         #: Called before a packet is sent.
         self.sending: Callable[[], None] = lambda: None
 
     # The process.
 
-    def start(self) -> None:
+    def start(self, gate: Gate | None) -> None:
         """The process starts."""
+        self._gate = gate
+        self.drop_invalid()
         faults = self._world.stream_faults
         if not faults.share or self._streams is not None:
             return
@@ -61,10 +66,8 @@ class Listener:
             peers_bytes_max=1,
             write_timeout_ms=400,
         )
-        self._streams = Listeners(settings, system=self._machine)
+        self._streams = Listeners(settings, system=self._machine, gate=gate)
         self._streams.when_gone(self._gone)
-        # A new process begins with the same names of peers.
-        self.callers = {peer: caller for peer, caller in self.callers.items() if not peer.startswith(PEER_PREFIX)}
 
     def reset(self, *, is_silent: bool = False) -> None:
         """The process has ended: what it received is lost. `is_silent`: by a power loss, which no peer is told."""
@@ -91,12 +94,12 @@ class Listener:
     # The network interface of the broker.
 
     def take(self, wait_ms: int) -> list[Arrival]:
-        arrivals, self.inbox = self.inbox, []
+        arrivals = [(peer, frames) for peer, frames in self.inbox if self._is_admitted(peer)]
+        self.inbox.clear()
         streams, machine = self._streams, self._machine
         if streams is not None and machine is not None:
             arrivals += streams.take(wait_ms)
             _check_accounts(streams._stream)
-            self._log_in(streams._stream, arrivals)
             if streams._left or machine.is_ready:
                 # The next look does not wait.
                 self.arrived()
@@ -104,14 +107,11 @@ class Listener:
             self._requests.took(peer, frames, self._world.now_ms)
         return arrivals
 
-    def _log_in(self, stream: StreamListener, arrivals: Sequence[Arrival]) -> None:
-        """Find out who has sent something, as a handshake would. What is left unknown has no connection any more."""
-        for peer, _ in arrivals:
-            connection = stream._by_peer.get(peer)
-            if connection is not None and peer not in self.callers:
-                pipes = cast(SimSocket, connection.socket).pipes
-                assert pipes is not None
-                self.callers[peer] = pipes[0].sink.machine.caller
+    def _is_admitted(self, peer: bytes) -> bool:
+        """Return whether the packets of a peer arrive. If not, they never will: it must connect again."""
+        if self._gate is not None and not self._gate.is_valid(self.callers[peer]):
+            self._dropped.add(peer)
+        return peer not in self._dropped
 
     def when_gone(self, call: Callable[[bytes], None]) -> None:
         def gone(peer: bytes) -> None:
@@ -123,9 +123,15 @@ class Listener:
             self._streams.when_gone(gone)
 
     def caller_of(self, peer: bytes) -> str:
-        return self.callers.get(peer, "")
+        if not peer.startswith(PEER_PREFIX):
+            return self.callers[peer]
+        return self._streams.caller_of(peer) if self._streams is not None else ""
 
-    def drop_invalid(self) -> None: ...
+    def drop_invalid(self) -> None:
+        for peer in self.callers:
+            self._is_admitted(peer)
+        if self._streams is not None:
+            self._streams.drop_invalid()
 
     def is_reading(self, peer: bytes) -> bool:
         if not peer.startswith(PEER_PREFIX):
@@ -139,7 +145,8 @@ class Listener:
         self.sending()
         self._requests.answers(peer, frames)
         if not peer.startswith(PEER_PREFIX):
-            self._reply(peer, list(frames))
+            if peer not in self._dropped:
+                self._reply(peer, list(frames))
         elif self._streams is not None:
             self._streams.send(peer, frames)
 

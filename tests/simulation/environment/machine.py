@@ -36,8 +36,6 @@ class Machine(System):
         self.sleep = sleep
         self.bytes_per_ms = bytes_per_ms
         self.cut_off_until_ms = 0
-        #: Who its process is logged in as, if there are users.
-        self.caller = ""
         self.is_running = True
         self._wake = wake
         self._is_wake_due = False

@@ -188,7 +188,7 @@ class SimSocket:
     def getpeername(self) -> tuple[str, int]:
         if self.pipes is None or self._error:
             raise _failure(errno.ENOTCONN)
-        return "simulated", self.descriptor
+        return "192.0.2.1", self.descriptor
 
     def getsockname(self) -> object:
         return self._name

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from oncemq.broker.loop import Broker
+from oncemq.broker.security.security import Security
 from oncemq.engine.engine import ApplyFailed
 from oncemq.journal.contract import Group, Journal
 from oncemq.journal.memory import MemoryJournal
@@ -67,6 +68,7 @@ class PairMember:
         self.name = name
         self.end = end
         self.broker: Broker | None = None
+        self.security: Security | None = None
         self.is_up = True
         self.is_stopped = False
         self._pair = pair
@@ -136,14 +138,15 @@ class PairMember:
     def start(self) -> None:
         """Listen."""
         self.is_up = True
-        self.end.start()
+        self.security = self._pair.users.security(self._pair.now_ms)
+        self.end.start(self.security)
 
 
 class StandbyPair(StateCheck):
     def __init__(self, world: World, ends: list[Listener], users: SimUsers) -> None:
         super().__init__(world)
         self.world = world
-        self._users = users
+        self.users = users
         self._random = world.random("pair")
         self.journal = MemoryJournal(extent_bytes=world.faults.segment_bytes, journal_id=JOURNAL_ID)
         self.members = [PairMember(self, name, end) for name, end in zip("AB", ends, strict=True)]
@@ -173,8 +176,9 @@ class StandbyPair(StateCheck):
         self._maybe_leap()
         self.journal = self.journal.take_over()
         journal = cast("Journal", WatchedJournal(self, member, self.journal))
-        security = self._users.security(self.now_ms)
-        member.broker = Broker(journal, member.end, self, world.faults.limits, world.faults.policy, security=security)
+        member.broker = Broker(
+            journal, member.end, self, world.faults.limits, world.faults.policy, security=member.security
+        )
         self.active = member
         self._moment, self._must_fail = "", False
         world.tally["broker: take-over"] += 1
@@ -303,8 +307,8 @@ class StandbyPair(StateCheck):
 
     def reload_users(self) -> None:
         for member in self.members:
-            if member.broker is not None and member.broker.security is not None:
-                member.broker.security.reload()
+            if member.security is not None:
+                member.security.reload()
 
     def count(self) -> None:
         self.count_broker(self.active.broker if self.active is not None else None)

@@ -1,12 +1,17 @@
-"""The users of a run, as an auth.toml that all of its brokers read. Most runs have none."""
+"""The users of a run, as an auth.toml that all of its brokers read. Most runs have none.
+
+A user has two credentials: a token, which stream connections show, and a certificate of its name, for packets.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
 
-from oncemq.auth.users import CERTIFICATE, Quotas, Users
+from oncemq.auth.rules import resolve
+from oncemq.auth.tokens import stored
+from oncemq.auth.users import CERTIFICATE, Quotas, User, Users
 from oncemq.broker.security.security import Security
-from tests.auth.rig import make_users
 from tests.simulation.environment.world import World
 
 #: The share of the runs with users.
@@ -23,8 +28,11 @@ class SimUsers:
         self._users: Users | None = None
 
     def caller(self, user: str) -> str:
-        """Return the name of a user's connections."""
+        """Return the name of a user with its certificate; empty if there are no users."""
         return f"{user}/{CERTIFICATE}={user}" if self.exist else ""
+
+    def token(self, user: str) -> str:
+        return _token(user) if self.exist else ""
 
     def add(self, user: str, rules: Iterable[str], quotas: Quotas | None = None) -> None:
         """Add a user, or give it these rights in addition to those that it has."""
@@ -47,5 +55,19 @@ class SimUsers:
 
     def _load(self) -> Users:
         if self._users is None:
-            self._users = make_users(self._rules, self._quotas)
+            self._users = Users(self._user(name, rules) for name, rules in self._rules.items())
         return self._users
+
+    def _user(self, name: str, rules: tuple[str, ...]) -> User:
+        token = stored(_token(name))
+        return User(
+            name,
+            resolve(rules, {}),
+            {token.id: token},
+            certificates=frozenset((name,)),
+            quotas=self._quotas.get(name, Quotas()),
+        )
+
+
+def _token(user: str) -> str:
+    return f"omq_{zlib.crc32(user.encode()):08x}_{'s' * 43}"

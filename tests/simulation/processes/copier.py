@@ -97,13 +97,13 @@ class Copier(Consumer):
 
     def _copied(self, pending: Pending, ack: commands.AckUpto, epoch_when_sent: int, *, is_refused: bool) -> None:
         self.world.note(f"{self.name} copied up to {ack.upto}: {pending.error.code if pending.error else 'done'}")
-        if isinstance(pending.error, errors.Fenced) and self.is_fenced:
+        # One before it has failed: the position is asked for.
+        is_over = self._opened is None or self._opened.epoch != ack.epoch
+        if isinstance(pending.error, errors.SubscriptionFenced) and (self.is_fenced or is_over):
             # It was fenced, and so were those before it.
             return
         if self._fenced(pending):
             return
-        # One before it has failed: the position is asked for.
-        is_over = self._opened is None or self._opened.epoch != ack.epoch
         if isinstance(pending.error, errors.EarlierFailed) and not is_over:
             raise Violation(f"{self.name} got EARLIER_FAILED for {ack}, and all before it were committed")
         if pending.error is not None and is_over:

@@ -101,7 +101,7 @@ class Intruder:
         if isinstance(command, Numbered):
             yield from self._with_session(command)
             yield from self._with_operation(user_of(caller), command.operation)
-            yield _replace(command, session=self.name, caller=caller)
+            yield As(caller, _replace(command, session=self.name), True)
         elif isinstance(command, Keyed):
             key = (command.principal, command.key)
             yield from (command, Keyed(*key, commands.Void()), commands.Keys(command.principal))
@@ -224,7 +224,7 @@ class Intruder:
 
     def _refusals(self, command: Command) -> frozenset[str]:
         """Return the codes that tell no more than the user may know."""
-        if isinstance(command, Numbered) and not command.caller:
+        if isinstance(command, Numbered):
             return frozenset({"SESSION_UNKNOWN"})
         codes = frozenset({"FORBIDDEN", "SESSION_UNKNOWN"})
         plain: Command | Operation = command

@@ -17,6 +17,7 @@ from oncemq.client.core.options import Options
 from oncemq.client.runtime.driver import Driver
 from oncemq.protocol import errors, replies
 from oncemq.protocol.commands import (
+    As,
     Command,
     Commit,
     Hello,
@@ -63,6 +64,11 @@ Answered = Callable[[Pending], None]
 Payload = bytes | tuple[bytes, ...] | None
 #: Requests that can be overheard.
 WIRE_MAX = 40
+
+
+def _plain(command: Command) -> Command:
+    """Return a command without the one for whom a gateway sends it."""
+    return command.command if isinstance(command, As) else command
 
 
 class Context:
@@ -148,6 +154,10 @@ class Process:
     @property
     def caller(self) -> str:
         return self.context.users.caller(self.user)
+
+    @property
+    def token(self) -> str:
+        return self.context.users.token(self.user)
 
     def rules(self) -> list[str]:
         """The rights that it needs."""
@@ -300,7 +310,7 @@ class Process:
         self.context.wire.append((self.caller, frames))
         request = _decode_request(frames[0])
         self._requests[request.request_id] = request.commands
-        for command in request.commands:
+        for command in map(_plain, request.commands):
             if isinstance(command, Numbered):
                 self.context.sessions.model(command.session).sent(command, self.context.attempts_of(command.operation))
                 self._on_sent(command)
@@ -317,7 +327,7 @@ class Process:
             raise Violation(f"{self.name} got a reply to request {response.request_id}, which it did not send")
         if len(commands) != len(response.replies):
             raise Violation(f"{self.name} sent {len(commands)} commands and got {response.replies}")
-        for command, reply in zip(commands, response.replies, strict=True):
+        for command, reply in zip(map(_plain, commands), response.replies, strict=True):
             if isinstance(reply, replies.NotNow):
                 self.world.tally["not now: " + reply.code] += 1
             elif isinstance(reply, replies.Refusal):

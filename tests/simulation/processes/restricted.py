@@ -20,6 +20,8 @@ TOPIC = "guarded"
 
 class Restricted(Process):
     has_right = True
+    #: Errors of a command that was sent without the right. A connection can be refused later than that.
+    denials: tuple[type[errors.OnceMQError], ...] = (errors.Forbidden,)
     _changes = 0
 
     def rules(self) -> list[str]:
@@ -30,10 +32,13 @@ class Restricted(Process):
         raise NotImplementedError
 
     def change_right(self) -> None:
-        """Take the right away, or give it back. All brokers learn of it before anything else happens."""
+        """Take the right away, sometimes with the user, or give it back. All brokers learn of it before anything else
+        happens."""
         self.has_right = not self.has_right
         self._changes += 1
         self.context.users.set_rules(self.name, self.rights())
+        if not self.has_right and self.random.random() < 0.3:
+            self.context.users.remove(self.name)
         self.world.note(f"RIGHT of {self.name}: {self.has_right}")
         self.world.tally[f"client: right {'given back' if self.has_right else 'taken away'}"] += 1
 
@@ -49,7 +54,7 @@ class Restricted(Process):
 
     def _check_right(self, done: Pending) -> None:
         """The right was the same from the first attempt to the answer."""
-        if self.has_right and isinstance(done.error, errors.Forbidden | errors.Unauthenticated):
+        if self.has_right and isinstance(done.error, self.denials):
             raise Violation(f"{self.name} has the right, and was refused: {done.error}")
         if not self.has_right and done.error is None:
             raise Violation(f"{self.name} had no right, and got {done.reply}")
@@ -69,17 +74,13 @@ class RestrictedProducer(Restricted, Producer):
 
 
 class GatewayProducer(RestrictedProducer):
-    """A gateway that puts for a user, in a session of its own. Sometimes there is no such user for a while."""
+    """A gateway that puts for the user, in a session of its own."""
 
     user = GATEWAY
+    denials = (errors.Forbidden, errors.Unauthenticated)
 
     def rules(self) -> list[str]:
         return ["role gateway"]
-
-    def change_right(self) -> None:
-        super().change_right()
-        if not self.has_right and self.random.random() < 0.5:
-            self.context.users.remove(self.name)
 
     def submit(self, operation: commands.Operation, payload: Payload, answered: Answered) -> Pending:
         assert self.core is not None
@@ -102,7 +103,7 @@ class RestrictedConsumer(Restricted, Consumer):
         self._last = self._producer.count
 
     def _handle_error(self, pending: Pending) -> bool:
-        if not isinstance(pending.error, errors.Forbidden):
+        if not isinstance(pending.error, errors.Forbidden | errors.Unauthenticated):
             return super()._handle_error(pending)
         again = self._subscribe if self._opened is None else self._get_if_open
         self.later(20 + int(self.random.random() * 60), again)

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from oncemq.client.core.commands.wire import WireBytes
 from oncemq.client.core.core import Core
+from oncemq.client.credentials import Credentials
 from oncemq.client.runtime.driver import Driver
 from oncemq.client.runtime.flow import Flow
 from oncemq.client.runtime.stream import StreamTransport
@@ -34,7 +35,11 @@ class Owner(Protocol):
 
     @property
     def caller(self) -> str:
-        """Who it is logged in as; empty if there are no users."""
+        """Who it is, for packets; empty if there are no users."""
+
+    @property
+    def token(self) -> str:
+        """What its stream connections show; empty if there are no users."""
 
     def wake(self) -> None:
         """Something has arrived, or can be sent."""
@@ -122,10 +127,9 @@ class SimStreamTransport(StreamTransport):
         self._machine = Machine(
             internet, owner.wake, owner.sleep, owner.bytes_per_ms, has_old_names=internet.random() < 0.2
         )
-        self._machine.caller = owner.caller
         count = len(network.listeners)
         urls = [stream_urls((turn + number) % count)[internet.random() < 0.5] for number in range(count)]
-        super().__init__(urls, self._machine)
+        super().__init__(urls, self._machine, credentials=Credentials(token=owner.token))
 
     @property
     def is_ready(self) -> bool:
