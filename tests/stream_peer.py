@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -34,9 +35,14 @@ def send_repeated(connection: socket.socket, pattern: bytes, size: int) -> int:
 class StreamPeer:
     """A connected peer, which has sent `opening`."""
 
-    def __init__(self, url: str, opening: bytes = OPENING, *, receive_buffer_bytes: int = 0) -> None:
-        """A small `receive_buffer_bytes` makes the kernel acknowledge little unread data."""
+    def __init__(
+        self, url: str, opening: bytes = OPENING, *, receive_buffer_bytes: int = 0, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """A small `receive_buffer_bytes` makes the kernel acknowledge little unread data. With `tls`, the connection is
+        encrypted."""
         self.socket = connected(url, receive_buffer_bytes)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.socket.settimeout(_TIMEOUT_S)
         self._reader = StreamReader(_SIZE_MAX, _SIZE_MAX, as_bytes=True)
         self.socket.sendall(opening)
