@@ -59,16 +59,16 @@ class ServedBroker(ForkedBroker):
         self.udp = ("127.0.0.1", udp)
         listeners = (f"--listen={url}" for url in (self.unix, self.zeromq))
         gateways = (f"--text=127.0.0.1:{text}", f"--push=127.0.0.1:{push}", f"--udp=127.0.0.1:{udp}")
-        super().__init__(folder / "data", *SMALL_FILES, *listeners, *gateways, *flags, http=True)
+        shown = {"token": self.accounts.tokens[ROOT], "tls": self.accounts.ca}
+        flags = (*SMALL_FILES, *listeners, *gateways, *flags)
+        super().__init__(folder / "data", *flags, http=True, client_options=shown)
 
     @property
     def https_url(self) -> str:
         return self.http_url.replace("http:", "https:")
 
     def connect(self, user: str = ROOT, **options: Any) -> Client:
-        shown = {"token": self.accounts.tokens[user], "tls": self.accounts.ca}
-        client: Client = oncemq.connect(self.url, **{"tries": 20, **shown, **options})
-        return client
+        return super().connect(**{"token": self.accounts.tokens[user], **options})
 
     def connect_zeromq(self, user: str, **options: Any) -> Client:
         pair, server = self.accounts.pairs[user], self.accounts.server.public
