@@ -48,7 +48,9 @@ class Accounts:
 class ServedBroker(ForkedBroker):
     """A broker that is not started yet. Its own clients are those of the administrator."""
 
-    def __init__(self, folder: Path, *flags: str, rules: Mapping[str, Sequence[str]] = RULES) -> None:
+    def __init__(
+        self, folder: Path, *flags: str, rules: Mapping[str, Sequence[str]] = RULES, module: str = "oncemq"
+    ) -> None:
         """The folder must have a short path: Unix sockets are in it."""
         self.accounts = Accounts(folder / "data", rules)
         self.unix = f"oncemq+unix://{folder}/stream.sock"
@@ -61,7 +63,7 @@ class ServedBroker(ForkedBroker):
         gateways = (f"--text=127.0.0.1:{text}", f"--push=127.0.0.1:{push}", f"--udp=127.0.0.1:{udp}")
         shown = {"token": self.accounts.tokens[ROOT], "tls": self.accounts.ca}
         flags = (*SMALL_FILES, *listeners, *gateways, *flags)
-        super().__init__(folder / "data", *flags, http=True, client_options=shown)
+        super().__init__(folder / "data", *flags, module=module, http=True, client_options=shown)
 
     @property
     def https_url(self) -> str:
