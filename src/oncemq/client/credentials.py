@@ -84,7 +84,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return Path(os.path.expanduser(self.token_file)).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingInvalid(f"the token can't be read from {self.token_file}: {error}") from None
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise SettingInvalid(f"the token can't be read from {self.token_file}: {why}") from None
 
 
 NO_CREDENTIALS = Credentials()

@@ -54,7 +54,7 @@ def load(folder: Path) -> CurveServerKeys | None:
     secret = _read(folder / SECRET_FILE)
     if secret is None:
         return None
-    public = _public_of(secret)
+    public = public_of(secret)
     if public is None:
         raise SettingInvalid(f"{folder / SECRET_FILE} has no key of {_KEY_CHARACTERS} characters")
     if _read(folder / PUBLIC_FILE) not in (None, public):
@@ -62,7 +62,8 @@ def load(folder: Path) -> CurveServerKeys | None:
     return CurveServerKeys(public, secret)
 
 
-def _public_of(secret: str) -> str | None:
+def public_of(secret: str) -> str | None:
+    """Return the public key of a secret one. None: it is not a key."""
     import zmq
 
     if len(secret) != _KEY_CHARACTERS:

@@ -6,7 +6,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
 
@@ -61,12 +61,12 @@ class _HangUpSignal:
         return is_set
 
 
-def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callable[[str], None]) -> int:
+def serve(settings: ServeSettings, announce: Callable[[Sequence[str]], None], say: Callable[[str], None]) -> int:
     """Run a broker until a signal ends it. Return the exit code.
 
     SIGTERM and SIGINT end it cleanly: it answers the requests that it has taken and writes a snapshot. A failed write
     or sync ends it immediately, without an answer; with a database, it waits as a standby again. `announce` is called
-    with each address when the broker serves there, and `say` with other texts for the user."""
+    with the addresses when the broker serves there, and `say` with other texts for the user."""
     if sys.platform not in ("linux", "darwin"):
         raise errors.SettingInvalid("the broker runs on Linux (macOS: best effort); clients run anywhere")
     raise_limit()
@@ -84,7 +84,7 @@ def serve(settings: ServeSettings, announce: Callable[[str], None], say: Callabl
 
 def _serve(
     settings: ServeSettings,
-    announce: Callable[[str], None],
+    announce: Callable[[Sequence[str]], None],
     say: Callable[[str], None],
     stop: _StopSignal,
     hang_up: _HangUpSignal,
@@ -141,7 +141,7 @@ def run(
     journal: Journal,
     network: Listeners,
     settings: ServeSettings,
-    announce: Callable[[str], None],
+    announce: Callable[[Sequence[str]], None],
     stopping: Callable[[], bool],
 ) -> int:
     """Run a broker without gateways, on a journal that has no other writer. Return the exit code."""
@@ -160,7 +160,7 @@ def run_broker(
     journal: Journal,
     network: Listeners,
     settings: ServeSettings,
-    announce: Callable[[str], None],
+    announce: Callable[[Sequence[str]], None],
     stopping: Callable[[], bool],
     gateways: Supervisor | None = None,
     security: Security | None = None,
@@ -172,8 +172,7 @@ def run_broker(
     answered."""
     gateways = gateways or Supervisor()
     broker = _recover(journal, network, settings, security)
-    for address in network.addresses:
-        announce(address)
+    announce(network.addresses)
     gateways.start(gateway_url or network.addresses[0])
     try:
         while not (stopping() and gateways.has_drained()):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 from oncemq.broker.network.listeners import Listeners
@@ -32,7 +32,7 @@ def settings_for(folder: str, *urls: str) -> ServeSettings:
     )
 
 
-def run_broker(settings: ServeSettings, loss_seed: int | None, announce: Callable[[str], None]) -> int:
+def run_broker(settings: ServeSettings, loss_seed: int | None, announce: Callable[[Sequence[str]], None]) -> int:
     """Run until SIGTERM, and return the exit code. `loss_seed` None: on a plain disk."""
     stopping = False
 

@@ -26,7 +26,7 @@ def kitchen(auth: Auth) -> Auth:
 def test_the_first_user_makes_the_file(auth: Auth) -> None:
     done = auth("user", "add", "alice", "--role", "admin")
     assert done.stdout == f"Added alice to {FILE}. `oncemq auth token alice` creates a token.\n"
-    assert done.stderr == "No broker runs on ./oncemq-data: it is used from the next start on.\n"
+    assert done.stderr == "No broker runs on ./oncemq-data; the next one uses it.\n"
     assert stat.S_IMODE(FILE.stat().st_mode) == 0o600
     assert users().by_name["alice"].rights.is_admin
 

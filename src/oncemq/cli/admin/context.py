@@ -88,12 +88,11 @@ def context() -> None:
     "--tls-server-name", metavar="NAME", help="Name in the broker's certificate. [default: the host of the address]"
 )
 @click.option("--curve-server", metavar="KEY", help="ZeroMQ: the public key of the broker.")
-@click.option("--curve-public", metavar="KEY", help="ZeroMQ: your public key.")
 @click.option(
     "--curve-secret-file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="ZeroMQ: file with your secret key. The key is stored.",
+    help="ZeroMQ: file with your secret key (`oncemq auth keys --client`). The key is stored, with your public key.",
 )
 @click.option("--use", "is_used", is_flag=True, help="Make it the current context.")
 @click.option("--replace", is_flag=True, help="Replace a context of this name.")
@@ -123,11 +122,13 @@ def add(
         )
     if sum((token is not None, token_stdin, given["token_file"] is not None)) > 1:
         raise click.UsageError("Give one of --token, --token-stdin and --token-file.")
+    if (given["curve_server"] is None) != (curve_secret_file is None):
+        raise click.UsageError("--curve-server and --curve-secret-file belong together.")
     settings: dict[str, Any] = {"url": url, **_absolute(given)}
     if token is not None or token_stdin:
         settings["token"] = _read_token(is_asked=token is not None)
     if curve_secret_file is not None:
-        settings["curve_secret"] = _read_line(curve_secret_file)
+        settings |= _read_keys(curve_secret_file)
     _check(settings)
     path = contexts.path_of()
     _check_new(contexts.load(path), name, path, is_replaced=replace)
@@ -184,11 +185,18 @@ def _read_token(*, is_asked: bool) -> str:
     return token
 
 
-def _read_line(path: str) -> str:
+def _read_keys(path: str) -> dict[str, str]:
+    """Read a secret key, which the public one follows from."""
+    from oncemq.net.curve import public_of
+
     try:
-        return Path(path).read_text(encoding="ascii").strip()
+        secret = Path(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
-        raise SettingInvalid(f"{path} contains no key") from None
+        secret = ""
+    public = public_of(secret)
+    if public is None:
+        raise SettingInvalid(f"{path} contains no key of 40 characters")
+    return {"curve_public": public, "curve_secret": secret}
 
 
 def _check_new(found: Contexts, name: str, path: Path, *, is_replaced: bool) -> None:

@@ -40,7 +40,8 @@ def health(as_json: bool, reach: Reach) -> None:
     facts = [
         ("version", found.version),
         ("broker", found.broker_id),
-        ("journal", found.journal),
+        # Only administrators and viewers are told.
+        *([("journal", found.journal)] if found.journal else []),
         ("running for", duration_text(found.uptime_ms)),
         ("topics", f"{found.topics:,}"),
         ("sessions", f"{found.sessions:,}"),

@@ -27,7 +27,7 @@ def activate(settings: ServeSettings, *, no_reload: bool) -> None:
         return
     status = running(Path(settings.folder))
     if status is None:
-        note(f"No broker runs on {settings.folder}: it is used from the next start on.")
+        note(f"No broker runs on {settings.folder}; the next one uses it.")
     elif no_reload:
         note(f"The broker (pid {status.pid}) uses it after `{reload_command(settings)}`.")
     elif not status.has_users:

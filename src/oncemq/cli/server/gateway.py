@@ -21,7 +21,7 @@ from oncemq.cli.support.options import (
     warn_of_unknown_variables,
 )
 from oncemq.config import sources
-from oncemq.config.addresses import GATEWAY_ADDRESSES, gateway_address
+from oncemq.config.addresses import GATEWAY_ADDRESSES, STREAM_UNIX, gateway_address
 from oncemq.config.exposure import check_exposure, exposures
 from oncemq.config.settings import ServeSettings
 from oncemq.protocol import errors
@@ -208,7 +208,9 @@ def _run(ctx: click.Context, names: tuple[str, ...], flags: dict[str, Any]) -> N
     }
     gateways = [_make(name, address, brokers, settings, credentials) for name, address in addresses.items()]
     started = dict(zip(addresses, gateways, strict=True))
-    ctx.exit(run(gateways, lambda _: _announce(started, brokers), with_parent=with_parent))
+    # Where the gateways of `serve` connect is nobody's business if it is a socket of their own.
+    shown = () if with_parent and brokers[0].startswith(STREAM_UNIX) else brokers
+    ctx.exit(run(gateways, lambda _: _announce(started, shown), with_parent=with_parent))
 
 
 def _reach(flags: Mapping[str, Any]) -> tuple[tuple[str, ...], Credentials]:
@@ -262,7 +264,8 @@ _KINDS = {"http": "HTTP", "text": "Text", "udp": "Datagrams"}
 
 def _announce(started: Mapping[str, Gateway], brokers: tuple[str, ...]) -> None:
     for name, each in started.items():
-        click.echo(f"{_addresses_text(name, each.addresses)}, for {' and '.join(brokers)}.")
+        of = f", for {' and '.join(brokers)}" if brokers else ""
+        click.echo(f"{_addresses_text(name, each.addresses)}{of}.")
 
 
 def _addresses_text(name: str, addresses: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,7 @@ def serve(ctx: click.Context, /, **flags: Any) -> None:
 
     from oncemq.server.serve import serve as serve_broker
 
-    addresses: list[str] = []
-    ctx.exit(serve_broker(settings, lambda address: _announce(address, addresses, settings), click.echo))
+    ctx.exit(serve_broker(settings, lambda addresses: _announce(addresses, settings), click.echo))
 
 
 def given(flags: dict[str, Any]) -> dict[str, Any]:
@@ -129,15 +129,14 @@ def _missing_folders(settings: ServeSettings) -> list[Path]:
     return [folder for folder in folders if not folder.is_dir()]
 
 
-def _announce(address: str, addresses: list[str], settings: ServeSettings) -> None:
+def _announce(addresses: Sequence[str], settings: ServeSettings) -> None:
     """Print where the broker listens and stores, and the first commands to try."""
-    addresses.append(address)
-    if len(addresses) < len(settings.listen):
+    said = f"OnceMQ listens on {' and '.join(addresses)}, and stores in {settings.store}. Ctrl-C stops it."
+    if settings.auth_file.exists():
+        click.echo(said)
+        click.echo("It has users: clients need credentials (`oncemq auth token`, `oncemq context add`).")
         return
-    click.echo(f"OnceMQ listens on {' and '.join(addresses)}, and stores in {settings.store}. Ctrl-C stops it. Try:")
-    address = addresses[0]
-    # A standby announces itself each time that it becomes active.
-    addresses.clear()
-    where = "" if address == DEFAULT_URL else f" --url {address}"
+    click.echo(f"{said} Try:")
+    where = "" if addresses[0] == DEFAULT_URL else f" --url {addresses[0]}"
     for command in ("sub orders kitchen", 'put orders "one pizza"', "get orders kitchen"):
         click.echo(f"  oncemq {command}{where}")
