@@ -19,10 +19,11 @@ import oncemq
 from oncemq.client.inbox.database import Key, Row
 from oncemq.client.inbox.sqlite import SqliteInbox
 from oncemq.testing.postgres import ENVIRONMENT
+from tests.pages import HOWTO, ROOT, read
 
-ROOT = Path(__file__).parent.parent
-HOWTO = ROOT / "docs/howto"
-PAGES = sorted(path.stem for path in HOWTO.glob("*.md") if "```python\n" in path.read_text(encoding="utf-8"))
+#: Its programs run between its commands (tests/cli/test_howto.py).
+WITH_COMMANDS = {"secure"}
+PAGES = sorted({path.stem for path in HOWTO.glob("*.md") if "```python\n" in read(path)} - WITH_COMMANDS)
 PAGE_DEADLINE_S = 120
 PYTEST = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-c", os.devnull]
 #: Texts that the output of a page must contain.
@@ -54,7 +55,7 @@ def code_of(page: str) -> str:
 
 
 def text_of(page: str) -> str:
-    return (HOWTO / f"{page}.md").read_text(encoding="utf-8")
+    return read(HOWTO / f"{page}.md")
 
 
 def run(page: str, folder: Path, postgres: str) -> str:

@@ -10,18 +10,11 @@ from pathlib import Path
 
 from tests.forking import ForkedBroker
 from tests.gateways.http.test_howto_http import PLACEHOLDERS
-
-README = Path(__file__).parent.parent.parent / "README.md"
+from tests.pages import ROOT, blocks_of, read, sessions_of
 
 
 def blocks(kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", README.read_text(), re.DOTALL)
-
-
-def sessions_of(block: str) -> list[tuple[str, str]]:
-    """(command, expected output) pairs of a console block."""
-    parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
-    return list(zip(parts[::2], parts[1::2], strict=True))
+    return [block.text for block in blocks_of(read(ROOT / "README.md")) if block.kind == kind]
 
 
 def shown(said: str) -> str:

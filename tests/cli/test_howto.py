@@ -1,43 +1,26 @@
-"""The guide to the command line shows what a reader sees."""
+"""The guides to the command line and to security show what a reader sees."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+
 from tests.forking import ForkedBroker
-
-GUIDE = Path(__file__).parents[2] / "docs/howto/command-line.md"
-MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-
-
-def sessions() -> list[tuple[str, str]]:
-    """(command, expected output) pairs of all console blocks."""
-    blocks = re.findall(r"```console\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    parts = re.split(r"^\$ (.*)\n", "".join(blocks), flags=re.MULTILINE)[1:]
-    return list(zip(parts[::2], parts[1::2], strict=True))
+from tests.pages import HOWTO, blocks_of, read, sessions_of_page
+from tests.terminal import Terminal
 
 
-def test_every_command_answers_as_shown(tmp_path: Path) -> None:
-    with ForkedBroker(tmp_path / "data") as broker:
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = os.environ | {"PATH": path, "ONCEMQ_URL": broker.url}
-        code = 0
-        for command, expected in sessions():
-            if command == "oncemq serve &":
-                continue
-            script = f"(exit {code}); {command}"
-            done = subprocess.run(
-                ["bash", "-c", script],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env=environment,
-                cwd=tmp_path,
-                check=False,
-            )
-            code = done.returncode
-            assert MOMENT.sub("TIME", done.stdout) == MOMENT.sub("TIME", expected), command
+def test_every_command_of_the_command_line_answers_as_shown(tmp_path: Path) -> None:
+    with ForkedBroker(tmp_path / "data") as broker, Terminal(tmp_path, ONCEMQ_URL=broker.url) as terminal:
+        for command, expected in sessions_of_page(HOWTO / "command-line.md"):
+            if command != "oncemq serve &":
+                terminal.run(command, expected)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_every_command_and_program_of_the_page_about_security_does_what_it_shows(tmp_path: Path) -> None:
+    with Terminal(tmp_path, ONCEMQ_SEGMENT_BYTES="6MiB", ONCEMQ_BATCH_BYTES_MAX="4MiB") as terminal:
+        terminal.use_free_ports(5554, 5555, 5564, 8002, 8102)
+        terminal.run_blocks([*blocks_of(read(HOWTO / "secure.md"))])

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.forking import ForkedBroker
+from tests.pages import HOWTO, sessions_of_page
 
-GUIDE = Path(__file__).parents[3] / "docs/howto/http.md"
+GUIDE = HOWTO / "http.md"
 #: The command by which the page ends a stream.
 STREAMING = "--max-time 1"
 #: Values that differ each time, and their placeholders on the page.
@@ -34,13 +35,6 @@ PLACEHOLDERS = [
 ]
 
 
-def sessions() -> list[tuple[str, str]]:
-    """(command, expected output) pairs of all console blocks."""
-    blocks = re.findall(r"```console\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    parts = re.split(r"^\$ (.*)\n", "".join(blocks), flags=re.MULTILINE)[1:]
-    return list(zip(parts[::2], parts[1::2], strict=True))
-
-
 def outputs(folder: Path) -> Iterator[tuple[str, str]]:
     """Run each command, and compare its output with placeholders."""
     with ForkedBroker(folder / "data", http=True) as broker:
@@ -57,7 +51,7 @@ def outputs(folder: Path) -> Iterator[tuple[str, str]]:
         assert shell.stdin is not None
         assert shell.stdout is not None
         with shell:
-            for command, expected in sessions():
+            for command, expected in sessions_of_page(GUIDE):
                 real = command.replace("http://127.0.0.1:8002", broker.http_url)
                 said = _said(shell, "" if command == "oncemq serve &" else real)
                 for seconds in (2, 4, 8, 16) if STREAMING in command else ():
@@ -84,5 +78,5 @@ def _said(shell: subprocess.Popen[str], command: str) -> str:
 
 
 def test_every_command_answers_as_shown(tmp_path: Path) -> None:
-    for (command, said), (_, expected) in zip(outputs(tmp_path), sessions(), strict=True):
+    for (command, said), (_, expected) in zip(outputs(tmp_path), sessions_of_page(GUIDE), strict=True):
         assert said == expected, command

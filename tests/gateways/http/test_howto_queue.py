@@ -11,23 +11,17 @@ from oncemq.gateways.http.queue.replies import status_of
 from oncemq.protocol import errors
 from tests.acceptance.processes import SMALL
 from tests.forking import ForkedBroker
+from tests.pages import HOWTO, read, sessions_of_page
 
 QUEUE = [each for each in ENDPOINTS if each.tag == "queue"]
-GUIDE = Path(__file__).parents[3] / "docs/howto/http-queue.md"
-TEXT = GUIDE.read_text(encoding="utf-8")
-
-
-def sessions() -> list[tuple[str, str]]:
-    """(command, expected output) pairs of all console blocks."""
-    blocks = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
-    parts = re.split(r"^\$ (.*)\n", "".join(blocks), flags=re.MULTILINE)[1:]
-    return list(zip(parts[::2], parts[1::2], strict=True))
+GUIDE = HOWTO / "http-queue.md"
+TEXT = read(GUIDE)
 
 
 def test_every_request_is_answered_as_shown(tmp_path: Path) -> None:
     with ForkedBroker(tmp_path / "data", *SMALL, http=True) as server:
         server.wait_until_http()
-        for command, expected in sessions():
+        for command, expected in sessions_of_page(GUIDE):
             command = command.replace("http://127.0.0.1:8002", server.http_url)
             done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
             assert done.stdout + done.stderr == expected, command
