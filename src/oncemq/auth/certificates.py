@@ -98,7 +98,8 @@ def _load_authority(folder: Path) -> Authority:
     try:
         authority: Authority = x509.Authority(x509.Pem(files.certificate.read_bytes(), files.key.read_bytes()))
     except OSError as error:
-        raise SettingInvalid(f"{error.filename} can't be read: {error.strerror}. Create the authority first") from None
+        advice = "Put it there to sign a certificate" if files.certificate.exists() else "Create the authority first"
+        raise SettingInvalid(f"{error.filename} can't be read: {error.strerror}. {advice}") from None
     except (ValueError, TypeError) as error:
         raise SettingInvalid(f"{files.certificate} and {files.key} are not an authority: {error}") from None
     return authority

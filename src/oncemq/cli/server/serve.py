@@ -46,6 +46,7 @@ def flag(setting: sources.Setting, *, hidden: bool = False, default: str = "") -
 _METAVARS = {
     "data": "DIR",
     "auth": "FILE",
+    "audit": "FILE",
     "keys": "DIR",
     "journal": "URL",
     "name": "NAME",
