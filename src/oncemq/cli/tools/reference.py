@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from oncemq.auth.http_operations import HTTP_NEEDS, describe_needs
 from oncemq.auth.operations import NEEDS
 from oncemq.auth.rules import ROLES, VERBS
 from oncemq.cli.main import COMMANDS, cli
@@ -195,7 +196,12 @@ def _endpoint_row(path: str, method: str, operation: dict[str, Any]) -> list[str
 
 _OPERATIONS_TOP = """What each operation needs if the broker has users. A rule in `auth.toml` grants a *verb* on the
 topics that a pattern matches (`consume orders.*`), or a role. *Own* means that the resource belongs to the user, or to
-nobody: what a user creates belongs to it, and nobody else can use it. Administrators may do everything."""
+nobody: what a user creates belongs to it, and nobody else can use it. Administrators may do everything.
+[Secure a broker](../howto/secure.md) shows how to create users and rules."""
+
+_HTTP_NEEDS_TOP = """A request needs a token, or the session of a browser, unless everybody may send it. The gateway sends
+the commands of a request in the name of its user, and the broker decides by the table above. The broker also decides
+what the clients of the text, push and datagram gateways may do."""
 
 
 def operations_page() -> str:
@@ -211,6 +217,9 @@ def operations_page() -> str:
         "## Native commands and operations",
         "[The protocol](../protocol.md) describes them. `n` and `k` also need what their operation needs.",
         _table(["tag", "needs"], native),
+        "## HTTP endpoints",
+        _HTTP_NEEDS_TOP,
+        _table(["method", "path", "needs"], [[key[0], f"`{key[1]}`", describe_needs(*key)] for key in HTTP_NEEDS]),
     ]
     return "\n\n".join(parts) + "\n"
 
