@@ -1,6 +1,7 @@
 """A ZeroMQ socket on an event loop: the loop watches its descriptor, and its messages are read in turns.
 
-Knows nothing of what the frames mean.
+With encryption (secure_sockets.py), each message comes with the caller that its connection has logged in as. Knows
+nothing of what the frames mean.
 """
 
 from __future__ import annotations
@@ -8,17 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from oncemq.gateways.tasks import report_failure
-from oncemq.net.connection import wire_bytes
+from oncemq.net import zap
+from oncemq.net.connection import Connection, wire_bytes
 from oncemq.net.counters import Counters
+from oncemq.net.curve import FRAME_BYTES
 from oncemq.net.guard import Guard
 from oncemq.net.listener import Listener
 from oncemq.net.policy import ListenerLimits
 from oncemq.protocol import errors
+
+if TYPE_CHECKING:
+    from oncemq.gateways.secure_sockets import SecureSockets
 
 #: Messages that are read before other tasks of the event loop run.
 _TURN_MESSAGES = 500
@@ -28,24 +34,33 @@ _COMMAND_BYTES = 12
 
 
 class ZmqReader:
-    """Calls `receive` with the frames of each message, `after_turn` after each turn of reading, and `on_failure` if
-    nothing more can be read. Belongs to the event loop that is running when it is created."""
+    """Calls `receive` with the frames of each message and its caller, `after_turn` after each turn of reading, and
+    `on_failure` if nothing more can be read. Belongs to the event loop that is running when it is created."""
 
     def __init__(
         self,
         kind: int,
-        receive: Callable[[list[bytes]], None],
+        receive: Callable[[list[bytes], str], None],
         after_turn: Callable[[], None] = lambda: None,
         on_failure: Callable[[], None] = lambda: None,
+        *,
+        secure: SecureSockets | None = None,
+        context: Any = None,
     ) -> None:
+        """With `secure`, connections are encrypted and logged in. Otherwise, the caller is empty."""
         self.address = ""
+        self._secure = secure
+        #: What encryption adds to each frame.
+        self._frame_bytes = 0 if secure is None else FRAME_BYTES
         self._receive = receive
         self._after_turn = after_turn
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._is_reading = False
-        self._socket: Any = zmq.Context.instance().socket(kind)
+        if secure is not None:
+            context = secure.context
+        self._socket: Any = (context or zmq.Context.instance()).socket(kind)
         self.set(zmq.LINGER, 0)
         self._descriptor = int(self._socket.getsockopt(zmq.FD))
         self._listener: Listener | None = None
@@ -54,6 +69,8 @@ class ZmqReader:
 
     def set(self, option: int, value: int) -> None:
         """Set a socket option."""
+        if option == zmq.MAXMSGSIZE:
+            value += self._frame_bytes
         self._socket.setsockopt(option, value)
 
     def guard(self, name: str, limits: ListenerLimits, counters: Counters) -> None:
@@ -62,6 +79,8 @@ class ZmqReader:
 
     def bind(self, url: str) -> None:
         """Listen at an address and start reading. Raises ListenFailed."""
+        if self._secure is not None:
+            self._secure.protect(self._socket)
         try:
             self._socket.bind(url)
         except zmq.ZMQError as error:
@@ -91,7 +110,8 @@ class ZmqReader:
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Raises zmq.Again if the peer does not read, and another zmq.ZMQError if it is gone."""
-        size, listener = sum(wire_bytes(len(frame)) for frame in frames[1:]), self._listener
+        extra, listener = self._frame_bytes, self._listener
+        size = sum(wire_bytes(len(frame) + extra) for frame in frames[1:])
         if listener is not None:
             if not listener.is_reading(frames[0]):
                 raise zmq.Again
@@ -149,7 +169,7 @@ class ZmqReader:
             if not self._is_reading:
                 return
             try:
-                frames = read()
+                frames, caller = read()
             except zmq.Again:
                 return
             except zmq.ZMQError as error:
@@ -157,25 +177,37 @@ class ZmqReader:
                 self.stop_reading()
                 self._on_failure()
                 return
+            if caller is None:
+                continue
             try:
-                receive(frames)
+                receive(frames, caller)
             except Exception as error:
                 report_failure("handling a peer's message", error)
         self.read_soon()
 
-    def _read(self) -> list[bytes]:
-        """Return the next message. Raises zmq.Again."""
+    def _read(self) -> tuple[list[bytes], str | None]:
+        """Return the next message and its caller. None: it must not be used. Raises zmq.Again."""
         receive = self._socket.recv
         frame = receive(_NOW, False)
         frames = [frame.bytes]
         while frame.more:
             frame = receive(_NOW, False)
             frames.append(frame.bytes)
+        connection = None
         if self._listener is not None:
-            begin = 1 if self._has_routing_ids else 0
-            size = sum(wire_bytes(len(frame)) for frame in frames[begin:]) + self._overhead_bytes
-            self._listener.note_received(frame, size, frames[0] if begin else b"")
-        return frames
+            begin, extra = 1 if self._has_routing_ids else 0, self._frame_bytes
+            size = sum(wire_bytes(len(frame) + extra) for frame in frames[begin:]) + self._overhead_bytes
+            connection = self._listener.note_received(frame, size, frames[0] if begin else b"")
+        return frames, "" if self._secure is None else self._caller_of(frame, connection)
+
+    def _caller_of(self, frame: zmq.Frame, connection: Connection | None) -> str | None:
+        if self._has_routing_ids and zap.property_of(frame, zap.IDENTITY):
+            # When its connection has ended, another user could take the id over, and get its replies.
+            if self._listener is not None and connection is not None:
+                why = "it has chosen a routing id (ZMQ_ROUTING_ID), which is not possible with users"
+                self._listener.cut(connection, "peers_cut_named", why)
+            return None
+        return zap.property_of(frame, zap.USER)
 
     def stop_reading(self) -> None:
         """Read no more messages. Replies can still be sent."""

@@ -27,7 +27,7 @@ from oncemq.net.curve import CurveServerKeys
 from oncemq.protocol import errors
 from oncemq.protocol.commands import CURVE, NO_CREDENTIAL
 
-_ADDRESS = "inproc://zeromq.zap.01"
+ADDRESS = "inproc://zeromq.zap.01"
 _VERSION = b"1.0"
 _CURVE, _PLAIN = b"CURVE", b"NULL"
 _KEY_BYTES = 32
@@ -64,12 +64,12 @@ class ZapRequest(NamedTuple):
 
 
 def open_zap(context: Any) -> Any:
-    """Return the socket on which libzmq asks. Without it, libzmq would accept everybody: open it before listeners, and
-    close it after them."""
-    # A ROUTER, and not a REP: an answer may take its time, and others need not wait for it.
+    """Return the socket on which libzmq asks. It must exist before the listeners of its context, and be closed after
+    them."""
+    # A ROUTER, and not a REP, which would answer one after the other.
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 0)
-    socket.bind(_ADDRESS)
+    socket.bind(ADDRESS)
     return socket
 
 

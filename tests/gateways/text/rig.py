@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 
 import zmq
 
+from oncemq.client.credentials import CurveKeys
 from oncemq.gateways.text.gateway import TextGateway
 from oncemq.gateways.text.settings import TextSettings
 from oncemq.testing.broker_process import free_url
 from tests.gateways.hosts import TIMEOUT_S, LoopThread, ProcessHost
+from tests.secured_broker import use_keys
 
 _numbers = itertools.count(1)
 
@@ -22,8 +24,10 @@ T = TypeVar("T")
 class Req:
     """A REQ socket, as any language has one. `timeout_s` is how long it waits for a reply."""
 
-    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S, keys: CurveKeys | None = None) -> None:
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.REQ)
+        if keys is not None:
+            use_keys(self._socket, keys)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVTIMEO, int(timeout_s * 1000))
         self._socket.connect(url)
@@ -56,9 +60,11 @@ class Req:
 
 
 @contextmanager
-def dealing(url: str, received_max: int = 1000, name: bytes = b"") -> Iterator[Any]:
+def dealing(url: str, received_max: int = 1000, name: bytes = b"", keys: CurveKeys | None = None) -> Iterator[Any]:
     """A DEALER socket that receives at most `received_max` replies before they are read."""
     socket: Any = zmq.Context.instance().socket(zmq.DEALER)
+    if keys is not None:
+        use_keys(socket, keys)
     if name:
         socket.setsockopt(zmq.IDENTITY, name)
     socket.setsockopt(zmq.RCVHWM, received_max)
@@ -84,14 +90,14 @@ class GatewayThread:
         """Run a coroutine function on the gateway's loop."""
         return self._thread.call(work())
 
-    def client(self) -> Req:
-        client = Req(self.url)
+    def client(self, keys: CurveKeys | None = None) -> Req:
+        client = Req(self.url, keys=keys)
         self._clients.append(client)
         return client
 
     def forget_everything(self) -> None:
         """Make the gateway forget its caches, as a restart would: what it must know is in the broker."""
-        self.gateway._server.__init__(self.gateway._link)  # type: ignore[misc]
+        self.gateway._servers.__init__(self.gateway._servers._link)  # type: ignore[misc]
 
     def stop(self) -> None:
         for client in self._clients:

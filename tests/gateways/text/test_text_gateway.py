@@ -108,7 +108,7 @@ def test_a_get_that_is_sent_again_before_it_is_answered_takes_no_other_message(
     client.ask("sub orders alice")
     for number in range(3):
         client.ask(f"put orders {number}")
-    server = gateway.gateway._server
+    server = gateway.gateway._servers._servers[""]
     arrived: list[tuple[str, str]] = []
     get, get_unnamed = server._get, server._get_unnamed
 
@@ -263,8 +263,7 @@ def test_a_late_copy_of_a_get_from_before_an_unsub_takes_no_message(
 
 def given(gateway: GatewayThread) -> list[str]:
     async def ask() -> list[str]:
-        link = gateway.gateway._link
-        assert isinstance(link, Link)
+        link = gateway.gateway._servers._link
         reply = (await link.ask(RegistryList("given")))[0]
         assert isinstance(reply, RegistryListReply)
         return [entry.key for entry in reply.entries]
@@ -403,15 +402,15 @@ def test_a_peer_whose_request_failed_is_told_and_served_again(
 
 
 def test_peers_that_are_made_up_take_no_room() -> None:
-    async def answer(_: list[bytes]) -> bytes:
+    async def answer(_: list[bytes], __: str) -> bytes:
         return b"OK"
 
     async def flood() -> tuple[int, int]:
         peers = Peers(TextSettings(listen="tcp://127.0.0.1:*", requests_max=5), answer)
-        peers._receive([b"dealer", b"x" * 5000, b"", b"get orders alice"])
+        peers._receive([b"dealer", b"x" * 5000, b"", b"get orders alice"], "")
         for number in range(100):
             # Each seems to come from another peer behind a proxy.
-            peers._receive([b"dealer", b"%d" % number, b"", b"get orders alice"])
+            peers._receive([b"dealer", b"%d" % number, b"", b"get orders alice"], "")
         held = sum(len(peer.waiting) for peer in peers._peers.values())
         await peers.stop(TIMEOUT_S)
         return held, len(peers._peers)
@@ -426,7 +425,7 @@ def test_without_a_broker_every_request_is_told_so() -> None:
         await gateway.start()
         requests = ("sub a b", "unsub a b", "get a b", "put a b", "1\nput\na\nb\nc", "2\nget\na\nb")
         try:
-            replies = await asyncio.gather(*(gateway._answer([request.encode()]) for request in requests))
+            replies = await asyncio.gather(*(gateway._answer([request.encode()], "") for request in requests))
         finally:
             await gateway.stop()
             link.close()

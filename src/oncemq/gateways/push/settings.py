@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oncemq.client.gateway_api import NO_CREDENTIALS, Credentials
 from oncemq.config.gateways import PushOptions
+from oncemq.net.curve import CurveServerKeys
 from oncemq.net.policy import KERNEL_BYTES, ListenerLimits
 
 
@@ -12,7 +13,8 @@ class PushSettings(PushOptions, frozen=True, kw_only=True):
 
     #: Of the gateway itself, for the broker.
     credentials: Credentials = NO_CREDENTIALS
-
+    #: The keys of its sockets. None: they are not encrypted, and if the broker has users, they allow nothing.
+    curve: CurveServerKeys | None = None
     #: Where publishers connect their PUB sockets.
     publish: str = "tcp://127.0.0.1:5557"
     #: Where subscribers connect their SUB sockets, in addition to `feed_listen`.

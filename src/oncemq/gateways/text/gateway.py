@@ -6,14 +6,16 @@ It keeps nothing that the broker does not have: it may be killed at any moment.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
 from oncemq.gateways.link import Link
+from oncemq.gateways.secure_sockets import SecureSockets
 from oncemq.gateways.tasks import report_failure
 from oncemq.gateways.text.peers import Peers
 from oncemq.gateways.text.requests import format_error, parse
-from oncemq.gateways.text.server import TextServer
+from oncemq.gateways.text.servers import TextServers
 from oncemq.gateways.text.settings import TextSettings
 from oncemq.protocol import errors
 
@@ -31,31 +33,40 @@ class TextGateway:
         self.on_failure: Callable[[], None] = lambda: None
         self._broker = broker
         self._settings = settings or TextSettings()
-        self._link: Link | None = None
+        #: Stops the started parts, in the reverse order of their start.
+        self._started = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
         """Listen. Raises ListenFailed. The broker may be unreachable: then requests are answered with an error."""
-        self._peers = Peers(self._settings, self._answer, self.on_failure)
-        self._link = (
-            self._broker
-            if isinstance(self._broker, Link)
-            else Link(self._broker, label="text", credentials=self._settings.credentials)
-        )
-        self._server = TextServer(self._link)
-        self.addresses = [self._peers.address]
+        async with contextlib.AsyncExitStack() as started:
+            self._begin(started)
+            self._started = started.pop_all()
         log.info("text clients connect to %s", self._peers.address)
 
-    async def stop(self) -> None:
-        if self._link is None:
-            return
-        await self._peers.stop(_DRAIN_S)
-        if self._link is not self._broker:
-            self._link.close()
-        self._link = None
+    def _begin(self, started: contextlib.AsyncExitStack) -> None:
+        settings = self._settings
+        if isinstance(self._broker, Link):
+            link = self._broker
+        else:
+            link = Link(self._broker, label="text", credentials=settings.credentials)
+            started.callback(link.close)
+        secure = None
+        if settings.curve is not None:
+            secure = SecureSockets(settings.curve, link, "text", self.on_failure)
+            started.push_async_callback(secure.close)
+        self._servers = TextServers(link)
+        self._peers = Peers(settings, self._answer, self.on_failure, secure)
+        started.push_async_callback(self._peers.stop, _DRAIN_S)
+        self.addresses = [self._peers.address]
 
-    async def _answer(self, body: list[bytes]) -> bytes:
+    async def stop(self) -> None:
+        await self._started.aclose()
+
+    async def _answer(self, body: list[bytes], caller: str) -> bytes:
         try:
-            return await self._server.answer(parse(self._one_frame(body)))
+            request = parse(self._one_frame(body))
+            with self._servers.use(caller) as server:
+                return await server.answer(request)
         except errors.OnceMQError as error:
             log.debug("refused: %s", error)
             return format_error(error)

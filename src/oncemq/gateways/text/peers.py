@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import zmq
 
+from oncemq.gateways.secure_sockets import SecureSockets
 from oncemq.gateways.tasks import drain, report_failure, start
 from oncemq.gateways.text.requests import format_error
 from oncemq.gateways.text.settings import TextSettings
@@ -38,11 +39,12 @@ Envelope = tuple[bytes, ...]
 class _Waiting:
     """A request; or, without a body, a number of consecutive requests that were too many."""
 
-    __slots__ = ("body", "count", "envelope", "size")
+    __slots__ = ("body", "caller", "count", "envelope", "size")
 
-    def __init__(self, envelope: Envelope, body: list[bytes] | None, size: int) -> None:
+    def __init__(self, envelope: Envelope, body: list[bytes] | None, size: int, caller: str = "") -> None:
         self.envelope = envelope
         self.body = body
+        self.caller = caller
         self.size = size
         self.count = 1
 
@@ -61,20 +63,22 @@ class Peers:
     def __init__(
         self,
         settings: TextSettings,
-        answer: Callable[[list[bytes]], Awaitable[bytes]],
+        answer: Callable[[list[bytes], str], Awaitable[bytes]],
         on_failure: Callable[[], None] = lambda: None,
+        secure: SecureSockets | None = None,
     ) -> None:
-        """Listen. `answer` returns the reply to a request, and must not raise. Raises ListenFailed."""
+        """Listen. `answer` returns the reply to a request of a caller, and must not raise. Raises ListenFailed."""
         self._settings = settings
         self._answer = answer
-        self._peers: dict[Envelope, _Peer] = {}
+        #: By caller and envelope.
+        self._peers: dict[tuple[str, Envelope], _Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests = 0
         self._bytes = 0
         #: Runs of requests that were too many, and still must be refused.
         self._refused_runs = 0
         self.counters = Counters(log)
-        self._socket = ZmqReader(zmq.ROUTER, self._receive, on_failure=on_failure)
+        self._socket = ZmqReader(zmq.ROUTER, self._receive, on_failure=on_failure, secure=secure)
         self._socket.set(zmq.ROUTER_MANDATORY, 1)
         self._socket.set(zmq.MAXMSGSIZE, 2 * settings.request_bytes_max)
         # Per peer: replies may be large, and a peer that does not read them must not fill the memory.
@@ -84,13 +88,13 @@ class Peers:
         self._socket.bind(settings.listen)
         self.address = self._socket.address
 
-    def _receive(self, frames: list[bytes]) -> None:
+    def _receive(self, frames: list[bytes], caller: str) -> None:
         envelope, body = split(frames)
         if sum(map(len, envelope)) > _ENVELOPE_BYTES_MAX:
             log.debug("a request was dropped: its envelope is too large")
             return
         # The same peer, whether or not it sends an empty frame.
-        name = envelope[:-1] if not envelope[-1] else envelope
+        name = caller, envelope[:-1] if not envelope[-1] else envelope
         peer = self._peers.get(name)
         if peer is None:
             peer = self._peers[name] = _Peer()
@@ -100,7 +104,7 @@ class Peers:
         size = sum(map(len, body))
         if self._has_capacity(peer, size):
             self._count(peer, 1, size)
-            peer.waiting.append(_Waiting(envelope, body, size))
+            peer.waiting.append(_Waiting(envelope, body, size, caller))
         else:
             self._note_refused(peer, envelope)
 
@@ -133,7 +137,7 @@ class Peers:
         self._requests += requests
         self._bytes += size
 
-    async def _serve(self, name: Envelope, peer: _Peer) -> None:
+    async def _serve(self, name: tuple[str, Envelope], peer: _Peer) -> None:
         """Answer the peer's requests until none waits."""
         while peer.waiting:
             waiting = peer.waiting.popleft()
@@ -156,7 +160,7 @@ class Peers:
             if not await self._patiently(lambda: self._socket.is_reading(waiting.envelope[0])):
                 self.counters.report("requests_dropped", "a request was dropped: the peer does not read its replies")
                 return
-            reply = await self._answer(waiting.body)
+            reply = await self._answer(waiting.body, waiting.caller)
         finally:
             self._count(peer, -1, -waiting.size)
         await self._send(waiting.envelope, reply)

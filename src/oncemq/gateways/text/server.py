@@ -28,6 +28,8 @@ PRINCIPAL = "text"
 
 
 class TextServer:
+    """For the requests of one caller."""
+
     def __init__(self, link: Link) -> None:
         self._link = link
         self._subscriptions = SubscriptionCache(link)
@@ -51,7 +53,7 @@ class TextServer:
     async def _put(self, request: Request) -> bytes:
         if request.id:
             operation, payload = make_put(request.topic, False, [request.content])
-            stored = expect((await self._link.ask(_keyed(request, operation), payload))[0], PutReply)
+            stored = expect((await self._link.ask(self._keyed(request, operation), payload))[0], PutReply)
         elif len(request.content) > BATCH_BYTES_MAX:
             stored = expect(await self._link.operate(*make_put(request.topic, False, [request.content])), PutReply)
         else:
@@ -75,8 +77,12 @@ class TextServer:
 
     async def _perform(self, request: Request, operation: Operation) -> Reply:
         if request.id:
-            return (await self._link.ask(_keyed(request, operation)))[0]
+            return (await self._link.ask(self._keyed(request, operation)))[0]
         return await self._link.operate(operation)
+
+    def _keyed(self, request: Request, operation: Operation) -> Keyed:
+        # An id contains no space, so that two clients never have the same key.
+        return Keyed(self._link.principal(PRINCIPAL), f"{request.id} {request.subscriber}", operation)
 
     async def _topic_id(self, topic: str) -> int:
         """Return the topic's id; 0 if it does not exist."""
@@ -108,8 +114,3 @@ class TextServer:
             task.add_done_callback(lambda _: self._unnamed.pop(key))
         # A gateway that stops must not leave a get unfinished.
         return await asyncio.shield(task)
-
-
-def _keyed(request: Request, operation: Operation) -> Keyed:
-    # An id contains no space, so that two clients never have the same key.
-    return Keyed(PRINCIPAL, f"{request.id} {request.subscriber}", operation)
