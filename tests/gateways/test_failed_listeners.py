@@ -51,7 +51,7 @@ def test_a_zeromq_socket_that_can_not_be_read(
 ) -> None:
     read = ZmqReader._read
 
-    def fail(self: ZmqReader) -> list[bytes]:
+    def fail(self: ZmqReader) -> tuple[list[bytes], str | None]:
         if self.socket.type == kind:
             raise zmq.ZMQError(zmq.ENOTSOCK)
         return read(self)

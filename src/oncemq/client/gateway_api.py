@@ -8,7 +8,9 @@ from the client only what this module names. It is for the packages of OnceMQ, a
 - `make_put`, `Times`, `Payloads`, `check_headers`: build the operation of a put.
 - `KnownSchema`, `known_of`, `claim_payloads`, `topics_of`, `STALE_SCHEMA`: check values against the schemas of topics.
 - `OwnedSubscription`, `Loss`, `loss_of`, `STALE_EPOCH`, `DELETED`: consume a subscription as its owner.
-- `split_urls`, `check_urls`: the addresses of a broker. `Credentials`, `credentials_of`: what is shown to it.
+- `split_urls`, `check_urls`: the addresses of a broker.
+- `Credentials`, `NO_CREDENTIALS`, `credentials_of`: what the broker is shown. `CurveKeys`, `use_curve`: keys of a
+  ZeroMQ socket.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ from oncemq.client.consumer.owned_subscription import DELETED, STALE_EPOCH, Loss
 from oncemq.client.core.commands.pending import Pending, again
 from oncemq.client.core.core import Payloads
 from oncemq.client.core.validation import check_headers
-from oncemq.client.credentials import NO_CREDENTIALS, Credentials, credentials_of
+from oncemq.client.credentials import NO_CREDENTIALS, Credentials, CurveKeys, credentials_of
 from oncemq.client.options import ConnectSettings
 from oncemq.client.producer.encoding import Times, make_put
 from oncemq.client.runtime.event_loop import EventLoopDriver
 from oncemq.client.runtime.transport import check_urls, open_transport, split_urls
+from oncemq.client.runtime.zmq_transport import use_curve
 from oncemq.client.schemas.claims import KnownSchema, claim_payloads, known_of, topics_of
 from oncemq.client.schemas.topic_schemas import STALE as STALE_SCHEMA
 from oncemq.protocol import errors
@@ -36,6 +39,7 @@ __all__ = [
     "STALE_SCHEMA",
     "BrokerSession",
     "Credentials",
+    "CurveKeys",
     "EventLoopDriver",
     "KnownSchema",
     "Loss",
@@ -53,10 +57,17 @@ __all__ = [
     "make_put",
     "split_urls",
     "topics_of",
+    "use_curve",
 ]
 
 #: Enough for many callers at once.
 _WINDOW = 256
+
+
+class _GatewayDriver(EventLoopDriver):
+    def note_refusal(self, error: errors.OnceMQError) -> None:
+        # It concerns the gateway, and not the credentials of its callers.
+        super().note_refusal(errors.BrokerAway(f"the broker has refused the gateway itself: {error.text}"))
 
 
 class BrokerSession:
@@ -86,7 +97,7 @@ class BrokerSession:
     def _connect(self) -> EventLoopDriver:
         core = self._settings.make_core()
         core.report_at_once(self._report_at_once)
-        return EventLoopDriver(core, open_transport(self._settings.urls, 0, self._credentials), self._loop)
+        return _GatewayDriver(core, open_transport(self._settings.urls, 0, self._credentials), self._loop)
 
     def driver(self) -> EventLoopDriver:
         """Return the driver for the next command. It is another one after the broker has ended the session."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from oncemq.client.gateway_api import CurveKeys, use_curve
 from oncemq.gateways.tasks import report_failure
 from oncemq.net import zap
 from oncemq.net.connection import Connection, wire_bytes
@@ -21,6 +22,7 @@ from oncemq.net.curve import FRAME_BYTES
 from oncemq.net.guard import Guard
 from oncemq.net.listener import Listener
 from oncemq.net.policy import ListenerLimits
+from oncemq.net.routing_ids import router_socket
 from oncemq.protocol import errors
 
 if TYPE_CHECKING:
@@ -60,7 +62,8 @@ class ZmqReader:
         self._is_reading = False
         if secure is not None:
             context = secure.context
-        self._socket: Any = (context or zmq.Context.instance()).socket(kind)
+        context = context or zmq.Context.instance()
+        self._socket: Any = router_socket(context) if kind == zmq.ROUTER else context.socket(kind)
         self.set(zmq.LINGER, 0)
         self._descriptor = int(self._socket.getsockopt(zmq.FD))
         self._listener: Listener | None = None
@@ -72,6 +75,10 @@ class ZmqReader:
         if option == zmq.MAXMSGSIZE:
             value += self._frame_bytes
         self._socket.setsockopt(option, value)
+
+    def encrypt(self, keys: CurveKeys) -> None:
+        """Encrypt the connection that `connect` opens."""
+        use_curve(self._socket, keys)
 
     def guard(self, name: str, limits: ListenerLimits, counters: Counters) -> None:
         """Apply limits to the peers that will connect. Must be called before `bind`."""

@@ -40,10 +40,10 @@ class Feed:
     def __init__(self) -> None:
         self.followers: dict[str, Any] = {}
 
-    def hold(self, topic: str, holder: object) -> Any:
+    def hold(self, topic: str, holder: object, caller: str = "") -> Any:
         return self.followers.setdefault(topic, follower(topic))
 
-    def release(self, topic: str, holder: object) -> None: ...
+    def release(self, topic: str, holder: object, user: str = "") -> None: ...
 
 
 def follower(topic: str, **fields: Any) -> Any:

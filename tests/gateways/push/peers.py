@@ -1,4 +1,7 @@
-"""Peers of the push gateway in plain pyzmq and JSON, without code of OnceMQ."""
+"""Peers of the push gateway in plain pyzmq and JSON, without code of OnceMQ.
+
+`keys` are those of CURVE: server, public and secret.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,22 @@ import zmq
 DEADLINE_S = 30.0
 
 
-def _socket(kind: int) -> Any:
+def _socket(kind: int, keys: Any = None) -> Any:
     context: Any = zmq.Context.instance()
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
+    if keys is not None:
+        socket.curve_serverkey = keys.server.encode()
+        socket.curve_publickey = keys.public.encode()
+        socket.curve_secretkey = keys.secret.encode()
     return socket
 
 
 class Listener:
     """A plain SUB socket."""
 
-    def __init__(self, address: str, *prefixes: bytes) -> None:
-        self.socket = _socket(zmq.SUB)
+    def __init__(self, address: str, *prefixes: bytes, keys: Any = None) -> None:
+        self.socket = _socket(zmq.SUB, keys)
         for prefix in prefixes:
             self.socket.setsockopt(zmq.SUBSCRIBE, prefix)
         self.socket.connect(address)
@@ -85,13 +92,14 @@ class Publisher:
 class Asker:
     """A REQ socket that repeats requests (the Lazy Pirate pattern)."""
 
-    def __init__(self, address: str, timeout_s: float = DEADLINE_S) -> None:
+    def __init__(self, address: str, timeout_s: float = DEADLINE_S, keys: Any = None) -> None:
         self._address = address
         self._timeout_s = timeout_s
+        self._keys = keys
         self._socket = self._connect()
 
     def _connect(self) -> Any:
-        socket = _socket(zmq.REQ)
+        socket = _socket(zmq.REQ, self._keys)
         socket.connect(self._address)
         return socket
 
@@ -126,10 +134,14 @@ class Asker:
 class Callee:
     """A REP socket to which messages are sent again; it acks each one, in a thread."""
 
-    def __init__(self, subscriber: str, *, answers: bool = True) -> None:
+    def __init__(self, subscriber: str, *, answers: bool = True, keys: Any = None) -> None:
+        """With keys, only who knows the public one can send to it."""
         self._subscriber = subscriber
         self._answers = answers
         self._socket = _socket(zmq.REP)
+        if keys is not None:
+            self._socket.curve_server = 1
+            self._socket.curve_secretkey = keys.secret.encode()
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self.address = f"tcp://127.0.0.1:{port}"
         #: Received messages: (topic, offset, content).

@@ -22,7 +22,7 @@ class SlowPublishers:
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
 
-    async def publish(self, said: Publish, content: bytes) -> AckPublished:
+    async def publish(self, said: Publish, content: bytes, caller: str) -> AckPublished:
         await self.may_answer.wait()
         return AckPublished(origin=said.origin, topic=said.topic, id=said.id, offset=0)
 

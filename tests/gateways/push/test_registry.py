@@ -31,7 +31,7 @@ def ack(offset: int, topic_id: int = 0) -> AckReceived:
 async def position_after_restart(link: Link) -> int:
     """Return the position at which the next gateway continues."""
     reliable = await resumed(link)
-    cursor = reliable._subscribers["kitchen"].cursors["orders"]
+    cursor = reliable._subscribers["", "kitchen"].cursors["orders"]
     running = asyncio.ensure_future(reliable.run())
     await until(lambda: cursor.is_open, "its cursor is opened")
     running.cancel()
@@ -88,17 +88,17 @@ def test_an_entry_of_an_older_gateway_is_read() -> None:
 
 def test_a_thousand_topics_with_the_longest_names_are_remembered_and_forgotten() -> None:
     async def work(link: Link) -> None:
-        subscriber = Subscriber("kitchen")
+        subscriber = Subscriber("kitchen", link)
         topics = [f"{number:04}".ljust(255, '"') for number in range(1_000)]
         for topic in topics:
             subscriber.cursors[topic] = cursor_of(link, topic)
-        await register(link, "push", "kitchen", subscriber.entries(_ADDRESS), subscriber.registered)
-        found = {number: decode_registered(value) async for _, number, value in subscribers_of(link, "push")}
+        await register(link, "push", "", "kitchen", subscriber.entries(_ADDRESS), subscriber.registered)
+        found = {number: decode_registered(value) async for _, _, number, value in subscribers_of(link, "push")}
         assert found == subscriber.registered
         assert sorted(topic for entry in found.values() for topic in entry.topics) == topics
         assert found[0].address == _ADDRESS
         subscriber.cursors.clear()
-        await register(link, "push", "kitchen", subscriber.entries(""), subscriber.registered)
+        await register(link, "push", "", "kitchen", subscriber.entries(""), subscriber.registered)
         assert [entry async for entry in subscribers_of(link, "push")] == []
 
     in_memory(work)
@@ -132,7 +132,7 @@ def test_an_ack_for_a_recreated_topic_reopens_the_cursor_and_one_for_the_old_top
     async def work(link: Link) -> None:
         reliable = await resumed(link)
         await reliable.hello(hello("orders"))
-        former_id = reliable._subscribers["kitchen"].cursors["orders"].topic_id
+        former_id = reliable._subscribers["", "kitchen"].cursors["orders"].topic_id
         await link.operate(DeleteTopic("orders"))
         await make(link, "orders", b"new")
         topic_id = expect((await link.ask(Read("orders", START_NEW, 0)))[0], GetReply).topic_id

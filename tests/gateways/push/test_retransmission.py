@@ -34,7 +34,7 @@ class Calls:
         calls = self
 
         class Noting:
-            def __init__(self, address: str, answer_s: float) -> None:
+            def __init__(self, address: str, answer_s: float, keys: object) -> None:
                 self._address = address
 
             async def call(self, data: Data, content: bytes) -> AckReceived | None:
@@ -58,7 +58,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 async def subscriber_of(link: Link, *topics: str, address: str = "here", count: int = 3) -> Subscriber:
     """Return a subscriber that has acked nothing on these topics."""
-    subscriber = Subscriber("kitchen")
+    subscriber = Subscriber("kitchen", link)
     subscriber.address = address
     for topic in topics:
         await make(link, topic, *[b"x"] * count)

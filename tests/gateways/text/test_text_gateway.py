@@ -342,10 +342,10 @@ def test_one_peer_does_not_take_all_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     is_held = threading.Event()
     answer = gateway.gateway._peers._answer
 
-    async def hold(body: list[bytes]) -> bytes:
+    async def hold(body: list[bytes], caller: str) -> bytes:
         while body[0].startswith(b"put") and is_held.is_set():
             await asyncio.sleep(0.005)
-        return await answer(body)
+        return await answer(body, caller)
 
     monkeypatch.setattr(gateway.gateway._peers, "_answer", hold)
     is_held.set()

@@ -126,7 +126,7 @@ def test_strangers_get_no_answer(broker: SecuredBroker, gateway: GatewayThread) 
         news = socket.get_monitor_socket(events | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
         socket.connect(gateway.url)
         socket.send(b"sub shared.news stranger")
-        assert news.poll(DEADLINE_S * 1000), "it is told that it is not accepted"
+        assert news.poll(int(DEADLINE_S * 1000)), "it is told that it is not accepted"
         assert not socket.poll(0)
         socket.disable_monitor()
         socket.close()

@@ -28,9 +28,9 @@ def test_nothing_is_got_for_a_peer_that_does_not_read_its_replies(
     answered: list[bytes] = []
     answer, is_blocked = peers._answer, threading.Event()
 
-    async def note(body: list[bytes]) -> bytes:
+    async def note(body: list[bytes], caller: str) -> bytes:
         answered.append(body[0])
-        return await answer(body)
+        return await answer(body, caller)
 
     monkeypatch.setattr(peers, "_answer", note)
     monkeypatch.setattr(

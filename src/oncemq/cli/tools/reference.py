@@ -199,8 +199,8 @@ topics that a pattern matches (`consume orders.*`), or a role. *Own* means that 
 nobody: what a user creates belongs to it, and nobody else can use it. Administrators may do everything.
 [Secure a broker](../howto/secure.md) shows how to create users and rules."""
 
-_HTTP_NEEDS_TOP = """A request needs a token, or the session of a browser, unless everybody may send it. The gateway sends
-the commands of a request in the name of its user, and the broker decides by the table above. The broker also decides
+_HTTP_NEEDS_TOP = """A request needs a token, or the session of a browser, unless everybody may send it. The gateway
+sends the commands of a request in the name of its user, and the broker decides by the table above. The broker also decides
 what the clients of the text, push and datagram gateways may do."""
 
 

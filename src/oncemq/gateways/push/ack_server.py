@@ -26,6 +26,7 @@ from oncemq.gateways.push.messages import (
 from oncemq.gateways.push.publishers.reliable import ReliablePublishers
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
+from oncemq.gateways.secure_sockets import SecureSockets
 from oncemq.gateways.tasks import drain, report_failure, start
 from oncemq.gateways.zmq_reader import ZmqReader
 from oncemq.protocol import errors
@@ -46,6 +47,7 @@ class AckServer:
         publishers: ReliablePublishers,
         counters: Counters,
         on_failure: Callable[[], None] = lambda: None,
+        secure: SecureSockets | None = None,
     ) -> None:
         """Listen. Raises ListenFailed."""
         self._subscribers = subscribers
@@ -54,7 +56,7 @@ class AckServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
         self._bytes_max = settings.buffer_bytes_max
-        self._socket = ZmqReader(zmq.ROUTER, self._receive, on_failure=on_failure)
+        self._socket = ZmqReader(zmq.ROUTER, self._receive, on_failure=on_failure, secure=secure)
         self._socket.set(zmq.ROUTER_MANDATORY, 1)
         self._socket.set(zmq.MAXMSGSIZE, settings.message_bytes_max)
         self._socket.set(zmq.SNDHWM, 10_000)
@@ -66,7 +68,7 @@ class AckServer:
     def address(self) -> str:
         return self._socket.address
 
-    def _receive(self, frames: list[bytes]) -> None:
+    def _receive(self, frames: list[bytes], caller: str) -> None:
         begin = 2 if frames[1:2] == [b""] else 1
         envelope, body = frames[:begin], frames[begin:]
         size = sum(map(len, frames))
@@ -75,7 +77,7 @@ class AckServer:
             self._send(envelope, error_of(errors.Overloaded("too many requests are in progress")))
             return
         self._bytes += size
-        task = start(self._answer(envelope, body), "a push request")
+        task = start(self._answer(envelope, body, caller), "a push request")
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._finish(done, size))
 
@@ -87,9 +89,9 @@ class AckServer:
         self._tasks.discard(task)
         self._bytes -= size
 
-    async def _answer(self, envelope: list[bytes], body: list[bytes]) -> None:
+    async def _answer(self, envelope: list[bytes], body: list[bytes], caller: str) -> None:
         try:
-            answer = await self._perform(body)
+            answer = await self._perform(body, caller)
         except errors.Malformed as error:
             self._counters.report("requests_malformed", f"a request is malformed: {error.text}")
             answer = error_of(error)
@@ -101,20 +103,20 @@ class AckServer:
             answer = error_of(errors.BrokerBug("the gateway failed; its log has the details"))
         self._send(envelope, answer)
 
-    async def _perform(self, body: list[bytes]) -> Answer:
+    async def _perform(self, body: list[bytes], caller: str) -> Answer:
         if not body:
             raise errors.Malformed("the request is empty")
         request = decode_request(body[0])
         if len(body) != (2 if isinstance(request, Publish) else 1):
             raise errors.Malformed("publish has two frames, the second being the content; other requests have one")
         if isinstance(request, AckReceived):
-            return await self._subscribers.ack(request)
+            return await self._subscribers.ack(request, caller)
         if isinstance(request, Publish):
-            return await self._publishers.publish(request, body[1])
+            return await self._publishers.publish(request, body[1], caller)
         if isinstance(request, Hello):
-            return await self._subscribers.hello(request)
+            return await self._subscribers.hello(request, caller)
         assert isinstance(request, Goodbye)
-        return await self._subscribers.goodbye(request)
+        return await self._subscribers.goodbye(request, caller)
 
     def _send(self, envelope: list[bytes], answer: Answer) -> None:
         # A peer that has gone, or does not read, asks again.

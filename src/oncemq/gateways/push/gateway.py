@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from oncemq.client.gateway_api import split_urls
+from oncemq.gateways.caller_links import CallerLinks
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.ack_server import AckServer
 from oncemq.gateways.push.counters import Counters
@@ -26,6 +27,7 @@ from oncemq.gateways.push.publishers.intake import Intake
 from oncemq.gateways.push.publishers.reliable import ReliablePublishers
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.push.subscribers.subscribers import ReliableSubscribers
+from oncemq.gateways.secure_sockets import SecureSockets
 from oncemq.gateways.tasks import cancel, keep_running, start
 from oncemq.gateways.zmq_reader import ZmqReader
 from oncemq.protocol import errors
@@ -63,23 +65,29 @@ class PushGateway:
         settings, counters = self._settings, self.counters
         link = Link(self._urls, label=settings.name, credentials=settings.credentials)
         started.callback(link.close)
-        intake = Intake(self._urls, counters, buffer_bytes_max=settings.buffer_bytes_max)
+        secure = None
+        if settings.curve is not None:
+            secure = SecureSockets(settings.curve, link, "push", self.on_failure)
+            started.push_async_callback(secure.close)
+        intake = Intake(
+            self._urls, counters, buffer_bytes_max=settings.buffer_bytes_max, credentials=settings.credentials
+        )
         started.callback(intake.close)
-        feed = Feed(settings, link, counters, self.on_failure)
+        feed = Feed(settings, link, counters, self.on_failure, secure=secure)
         started.push_async_callback(feed.stop)
         subscribers = ReliableSubscribers(settings, link, feed, counters)
         started.push_async_callback(subscribers.stop)
         for work in (lambda: self._resume(feed, subscribers), feed.run, subscribers.run):
             started.push_async_callback(cancel, start(keep_running(work, "push maintenance"), "push maintenance"))
-        publishers = ReliablePublishers(link, settings.name)
-        server = AckServer(settings, subscribers, publishers, counters, self.on_failure)
+        publishers = ReliablePublishers(CallerLinks(link), settings.name)
+        server = AckServer(settings, subscribers, publishers, counters, self.on_failure, secure)
         started.push_async_callback(server.stop, _DRAIN_S)
-        publish = self._listen_to_publishers(intake)
+        publish = self._listen_to_publishers(intake, secure)
         started.push_async_callback(_drain, publish, intake)
         self.addresses = [publish.address, *feed.socket.addresses, server.address]
 
-    def _listen_to_publishers(self, intake: Intake) -> ZmqReader:
-        publish = ZmqReader(zmq.SUB, intake.add, intake.flush, self.on_failure)
+    def _listen_to_publishers(self, intake: Intake, secure: SecureSockets | None) -> ZmqReader:
+        publish = ZmqReader(zmq.SUB, intake.add, intake.flush, self.on_failure, secure=secure)
         publish.set(zmq.RCVHWM, _INTAKE_MESSAGES_MAX)
         publish.set(zmq.MAXMSGSIZE, self._settings.message_bytes_max)
         publish.socket.setsockopt(zmq.SUBSCRIBE, b"")

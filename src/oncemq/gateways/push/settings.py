@@ -33,7 +33,6 @@ class PushSettings(PushOptions, frozen=True, kw_only=True):
             write_timeout_s=self.write_timeout_s,
         )
 
-    @property
-    def feed_subscriber(self) -> str:
-        """The gateway's own subscriber name on the topics that it follows."""
-        return f"{self.name}-feed"
+    def feed_subscriber_of(self, user: str) -> str:
+        """The gateway's own subscriber name on the topics that it follows, for a user."""
+        return f"{self.name}-feed/{user}" if user else f"{self.name}-feed"

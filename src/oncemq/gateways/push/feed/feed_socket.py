@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 import zmq
 
 from oncemq.gateways.push.counters import Counters
+from oncemq.gateways.push.feed.feed_gate import FeedGate
 from oncemq.gateways.push.settings import PushSettings
 from oncemq.gateways.zmq_reader import ZmqReader
 from oncemq.net.unix_socket import set_mode
@@ -41,14 +42,17 @@ class FeedSocket:
         counters: Counters,
         changed: Callable[[bytes, bool], None],
         on_failure: Callable[[], None],
+        gate: FeedGate | None = None,
     ) -> None:
-        """Listen. `changed` is called for each new subscription, and when the last one to a prefix has ended."""
+        """Listen. `changed` is called for each new subscription, and when the last one to a prefix has ended. With a
+        `gate`, that decides about subscriptions."""
         self._counters = counters
         self._changed = changed
         self._lossy_until_s = 0.0
         self._is_lossy = False
-        self._socket = ZmqReader(zmq.XPUB, self._receive, on_failure=on_failure)
-        self._socket.set(zmq.XPUB_VERBOSE, 1)
+        self._socket = gate or ZmqReader(zmq.XPUB, self._receive, on_failure=on_failure)
+        if gate is None:
+            self._socket.set(zmq.XPUB_VERBOSE, 1)
         self._socket.set(zmq.XPUB_NODROP, 1)
         self._socket.set(zmq.SNDHWM, settings.feed_messages_max)
         self._socket.set(zmq.RCVHWM, 100_000)
@@ -62,7 +66,7 @@ class FeedSocket:
             set_mode(self._socket.address, settings.socket_mode)
         self._send_frame = self._socket.socket.send
 
-    def _receive(self, frames: list[bytes]) -> None:
+    def _receive(self, frames: list[bytes], _: str) -> None:
         if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):
             self._counters.report("feed_malformed", "a peer of the feed sent a message that is not a subscription")
             return

@@ -2,11 +2,15 @@
 
 Messages are acked after they were sent: once a second, or after many messages, since each ack is a write. After a crash
 the gateway sends some of them again, and subscribers recognise them by their offsets.
+
+If there are users, a topic is followed for a user, on behalf of one of its callers: the broker decides whether the user
+may. The subscribers of the user get messages as long as it does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -16,16 +20,14 @@ from typing import TYPE_CHECKING
 from oncemq.client.gateway_api import Loss, loss_of
 from oncemq.gateways.batches import verified_batches
 from oncemq.gateways.link import Link
-from oncemq.gateways.push.feed.feed_socket import SLOT_BYTES
-from oncemq.gateways.push.subscribers.registry import NAMESPACE
+from oncemq.gateways.push.feed.topic_output import TopicOutput
+from oncemq.gateways.push.subscribers.registry import note_followed
 from oncemq.gateways.subscription import OpenSubscription, subscribe_and_open
 from oncemq.gateways.tasks import report_failure, start, start_awaited
 from oncemq.protocol import errors
-from oncemq.protocol.batch import split
-from oncemq.protocol.commands import START_EARLIEST, START_NEW, RegistrySet
+from oncemq.protocol.commands import START_EARLIEST, START_NEW, Read
 from oncemq.protocol.frames import Frame
-from oncemq.protocol.push_feed import batch_frame, batch_header, message_frame, message_header, next_header
-from oncemq.protocol.replies import BatchHead, GetReply
+from oncemq.protocol.replies import GetReply
 
 if TYPE_CHECKING:
     from oncemq.gateways.push.feed.feed import Feed
@@ -43,9 +45,9 @@ _PAUSE_S_MAX = 5.0
 #: after this many times the longest pause without being fenced.
 _TAKE_BACK_TIMES_MAX = 10
 _PEACE_TIMES = 2
-#: Messages that are sent before other tasks run, and from one heartbeat to the next.
-_TURN_MESSAGES = 500
-_HEARTBEAT_MESSAGES = 10_000
+#: Errors that concern the user, and when the broker is asked again after one of them.
+_NOT_ALLOWED = (errors.Unauthenticated, errors.Forbidden, errors.QuotaReached)
+_NOT_ALLOWED_S = 30.0
 _ACK_MESSAGES = 10_000
 #: How precisely send times are noted: at least this interval, and at most this many marks per retransmission time.
 _MARK_S = 0.05
@@ -53,10 +55,18 @@ _MARKS = 100
 
 
 class TopicFollower:
-    def __init__(self, feed: Feed, link: Link, topic: str) -> None:
+    def __init__(self, feed: Feed, link: Link, topic: str, output: TopicOutput, user: str = "") -> None:
+        """`link` is its own, if it has a user: its caller may change."""
         self.topic = topic
+        self.user = user
+        #: Whether the user may follow the topic. None: it is not known yet.
+        self.verdict: bool | None = None if user else True
+        #: The registry may list it, and the subscription may exist.
+        self.is_noted = not user
+        #: When it was refused.
+        self.refused_s = 0.0
         #: Subscriptions of SUB sockets that mean this topic.
-        self.prefixes: set[bytes] = set()
+        self.prefixes: set[object] = set()
         #: Reliable subscribers that need it.
         self.holders: set[object] = set()
         self.idle_since_s = time.monotonic()
@@ -65,21 +75,15 @@ class TopicFollower:
         self.position = -1
         #: The broker has replied lately: heartbeats are correct.
         self.is_live = False
-        #: A message waits for a slow subscriber.
-        self.is_held_up = False
         self._feed = feed
         self._link = link
-        self._subscriber = feed.settings.feed_subscriber
+        self._output = output
+        self._subscriber = feed.settings.feed_subscriber_of(user)
         self._subscription: OpenSubscription | None = None
         #: All offsets below were acked, or an ack of them is in flight; -1: unknown.
         self._acked = 0
         self._acking: asyncio.Task[None] | None = None
-        self._frame = message_frame(topic)
-        self._batch_frame = batch_frame(topic)
-        self._messages = feed.listeners.open(self._frame)
-        self._batches = feed.listeners.open(self._batch_frame)
         self._start = START_NEW
-        self._since_heartbeat = 0
         self._retransmit_s = feed.settings.retransmit_ms / 1000
         #: (time, position at that time), the oldest first.
         self._marks: deque[tuple[float, int]] = deque()
@@ -91,6 +95,16 @@ class TopicFollower:
     @property
     def is_wanted(self) -> bool:
         return bool(self.prefixes or self.holders)
+
+    @property
+    def is_held_up(self) -> bool:
+        """A message waits for a slow subscriber."""
+        return self._output.is_held_up
+
+    @property
+    def caller(self) -> str:
+        """For whom it is followed; empty if there are no users."""
+        return self._link.caller if self.user else ""
 
     def sent_before(self, at_s: float) -> int:
         """Return an offset below which everything was sent before a time. The times of successive calls must not
@@ -110,13 +124,20 @@ class TopicFollower:
     def close(self) -> None:
         """Stop following. Await the task afterwards."""
         self.task.cancel()
-        self._feed.listeners.close(self._messages)
-        self._feed.listeners.close(self._batches)
+
+    def use(self, caller: str) -> None:
+        """Follow it for another caller of the same user, and ask the broker again."""
+        if self.user:
+            self._link.caller = caller
+        self.verdict = None
+        self._subscription = None
+        self.task.cancel()
+        self.task = start(self._run(), "a push feed")
 
     async def _run(self) -> None:
         while True:
             try:
-                await self._feed.wait_until_ended(self.topic)
+                await self._feed.wait_until_ended(self.user, self.topic)
                 subscription = self._subscription or await self._open()
                 self._pause_s = _PAUSE_S
                 await self._follow(subscription)
@@ -126,7 +147,12 @@ class TopicFollower:
     async def _recover(self, error: Exception) -> None:
         self.is_live = False
         loss = loss_of(error)
-        if loss is Loss.FENCED:
+        if self._feed.access is not None and isinstance(error, _NOT_ALLOWED):
+            self._subscription = None
+            self.verdict, self.refused_s = False, time.monotonic()
+            self._feed.access.note_refused(self, error)
+            await asyncio.sleep(_NOT_ALLOWED_S)
+        elif loss is Loss.FENCED:
             self._subscription = None
             await self._wait_to_take_back()
         elif loss is not None:
@@ -159,7 +185,10 @@ class TopicFollower:
     async def _open(self) -> OpenSubscription:
         """The registry's entry is written before the subscription is created: after a crash in between, the next
         gateway knows what to delete."""
-        await self._link.operate(RegistrySet(NAMESPACE, self._feed.key_of(self.topic), b"{}"))
+        if self.user:
+            await self._ask_for_right()
+        self.is_noted = True
+        await note_followed(self._feed.link, self._feed.settings.name, self.caller, self.topic)
         opened, _ = await subscribe_and_open(self._link, self.topic, self._subscriber, self._start)
         if opened.topic_id != self.topic_id:
             self._marks.clear()
@@ -169,8 +198,17 @@ class TopicFollower:
         self._start = START_NEW
         self.mark()
         self.is_live = True
+        if not self.verdict:
+            self.verdict = True
+            if self._feed.access is not None:
+                self._feed.access.note_allowed()
         self.send_heartbeat()
         return opened
+
+    async def _ask_for_right(self) -> None:
+        """Without the right to read, nothing needs to be written."""
+        with contextlib.suppress(errors.TopicUnknown):
+            await self._link.query(Read(self.topic, START_NEW, 0), GetReply)
 
     async def _follow(self, subscription: OpenSubscription) -> None:
         getting = start_awaited(self._get(subscription, self.position))
@@ -182,7 +220,8 @@ class TopicFollower:
                 # The next batches are fetched while these are sent. That get acks only what was sent before.
                 getting = start_awaited(self._get(subscription, reply.next_position))
                 for head, payload in batches:
-                    await self._send(head, payload)
+                    await self._output.send(self.topic_id, head, payload)
+                    self.position = head.first_offset + head.count
                 if reply.next_position > self.position:
                     self.position = reply.next_position
                 if batches:
@@ -223,73 +262,7 @@ class TopicFollower:
         # Older marks are not needed.
         self.sent_before(now_s - self._retransmit_s)
 
-    # Sending.
-
-    async def _send(self, head: BatchHead, payload: bytes) -> None:
-        socket = self._feed.socket
-        if self._batches.count:
-            header = batch_header(head, self.topic_id)
-            if not socket.try_send(self._batch_frame, header, payload):
-                await self._send_later(self._batch_frame, header, payload)
-            if len(payload) > SLOT_BYTES:
-                self._take_slots(self._batch_frame, head.first_offset + head.count, len(payload))
-        if self._messages.count:
-            await self._send_each(head, payload)
-        self.position = head.first_offset + head.count
-        self._feed.counters.add("feed_sent", head.count)
-        self._since_heartbeat += head.count
-        if self._since_heartbeat >= _HEARTBEAT_MESSAGES:
-            self.send_heartbeat()
-        socket.read_soon()
-        await asyncio.sleep(0)
-
-    async def _send_each(self, head: BatchHead, payload: bytes) -> None:
-        socket, topic_id, frame = self._feed.socket, self.topic_id, self._frame
-        try:
-            columns = split(payload)
-        except errors.OnceMQError as error:
-            text = f"offset {head.first_offset} of '{self.topic}' can't be decoded: {error.text}"
-            self._feed.counters.report("feed_undecodable", text)
-            return
-        at, ends, times_ms, first = columns.values_at, columns.value_offsets, columns.times_ms, head.first_offset
-        try_send = socket.try_send
-        for index in range(head.skip, head.skip + head.count):
-            offset = first + index - head.skip
-            time_ms = head.time_ms if times_ms is None else times_ms[index]
-            header = message_header(offset, time_ms, topic_id)
-            content = columns.values[at + ends[index] : at + ends[index + 1]]
-            if not try_send(frame, header, content):
-                await self._send_later(frame, header, content)
-            if len(content) > SLOT_BYTES:
-                self._take_slots(frame, offset + 1, len(content))
-            if index % _TURN_MESSAGES == _TURN_MESSAGES - 1:
-                socket.read_soon()
-                await asyncio.sleep(0)
-
-    async def _send_later(self, *frames: bytes) -> None:
-        self.is_held_up = True
-        try:
-            await self._feed.socket.send(*frames)
-        finally:
-            self.is_held_up = False
-
-    def _take_slots(self, frame: bytes, position: int, size: int) -> None:
-        """A queue of ZeroMQ is bounded by its number of messages. After a large message, heartbeats are sent as
-        padding, so that it counts according to its size."""
-        header = self._next_header(position)
-        for _ in range(size // SLOT_BYTES):
-            if not self._feed.socket.try_send(frame, header):
-                return
-
     def send_heartbeat(self) -> bool:
         """Tell listeners the next offset, so that they notice if they have missed the last message. False: the queue
         of one of them is full."""
-        if not self.is_live:
-            return True
-        self._since_heartbeat = 0
-        header, try_send = self._next_header(self.position), self._feed.socket.try_send
-        is_sent = not self._messages.count or try_send(self._frame, header)
-        return (not self._batches.count or try_send(self._batch_frame, header)) and is_sent
-
-    def _next_header(self, position: int) -> bytes:
-        return next_header(position, time.time_ns() // 1_000_000, self.topic_id)
+        return not self.is_live or self._output.send_heartbeat(self.topic_id, self.position)

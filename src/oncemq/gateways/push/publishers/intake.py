@@ -4,6 +4,9 @@ A message that has arrived is stored once and in order, even if the broker does 
 lives: it waits here, up to a limit. Beyond the limit messages are dropped, counted and logged; a PUB socket gets no
 notice of it. A publisher that must know whether a message was stored uses `publish` (ack_server.py).
 
+If there are users, messages are stored on behalf of their caller, who needs the rights to write to the topic and to
+create it. One user can't take all of the buffer.
+
     frames      [topic, content]        or one frame: "topic content", the topic without spaces
 """
 
@@ -15,18 +18,21 @@ from collections import deque
 from collections.abc import Sequence
 
 from oncemq.client.gateway_api import (
+    NO_CREDENTIALS,
     STALE_SCHEMA,
     BrokerSession,
+    Credentials,
     KnownSchema,
     Pending,
     claim_payloads,
     known_of,
     make_put,
 )
+from oncemq.gateways.bounded_dict import BoundedDict
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.put_batcher import BATCH_BYTES_MAX
 from oncemq.protocol import errors
-from oncemq.protocol.commands import Schemas
+from oncemq.protocol.commands import As, Command, Schemas
 from oncemq.protocol.names import refuse_topic_name
 from oncemq.protocol.replies import SchemasReply
 
@@ -34,6 +40,8 @@ log = logging.getLogger("oncemq.push")
 
 #: Errors after which messages wait, and are sent again.
 _AGAIN = (*errors.TRANSIENT, errors.SessionUnknown, errors.Fenced)
+#: Errors that concern the user.
+_NOT_ALLOWED = (errors.Unauthenticated, errors.Forbidden, errors.QuotaReached)
 
 _BATCH_MESSAGES = 5_000
 #: Every broker accepts this size. A larger message waits until the broker has told its limit.
@@ -51,17 +59,28 @@ _TOPIC_BYTES = 2_048
 
 
 class Intake:
-    def __init__(self, urls: Sequence[str], counters: Counters, *, buffer_bytes_max: int) -> None:
-        self._session = BrokerSession(urls, label="push-intake", tries=_TRIES)
+    def __init__(
+        self,
+        urls: Sequence[str],
+        counters: Counters,
+        *,
+        buffer_bytes_max: int,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
+        self._session = BrokerSession(urls, label="push-intake", tries=_TRIES, credentials=credentials)
         self._counters = counters
         self._buffer_bytes_max = buffer_bytes_max
         self._buffered_bytes = 0
         self._loop = asyncio.get_running_loop()
-        #: By name. A topic is kept only while messages wait for it.
-        self._topics: dict[bytes, _Topic] = {}
-        self._touched: dict[bytes, _Topic] = {}
-        #: Schemas of topics that have one.
-        self._known: dict[str, KnownSchema] = {}
+        #: By caller and name. A topic is kept only while messages wait for it.
+        self._topics: dict[_Key, _Topic] = {}
+        self._touched: dict[_Key, _Topic] = {}
+        #: The size of what the messages and topics of each user take.
+        self._bytes_by_user: dict[str, int] = {}
+        #: Schemas of topics that have one, by caller and topic.
+        self._known: BoundedDict[tuple[str, str], KnownSchema] = BoundedDict()
+        #: User and topic of refusals that were logged.
+        self._logged: BoundedDict[tuple[str, str], bool] = BoundedDict()
 
     @property
     def is_empty(self) -> bool:
@@ -69,8 +88,8 @@ class Intake:
 
     # Receiving.
 
-    def add(self, frames: list[bytes]) -> None:
-        """Receive a message."""
+    def add(self, frames: list[bytes], caller: str = "") -> None:
+        """Receive a message of a caller."""
         if len(frames) == 2:
             name, content = frames
         elif len(frames) == 1:
@@ -81,20 +100,33 @@ class Intake:
         else:
             self._refuse(f"a publisher's message has {len(frames)} frames instead of 2")
             return
-        name = name.removesuffix(b"\0")
-        topic = self._topics.get(name) or self._new_topic(name)
+        key = caller, name.removesuffix(b"\0")
+        topic = self._topics.get(key) or self._new_topic(*key)
         if topic is None:
             return
         size = len(content) + _OVERHEAD_BYTES
-        if self._buffered_bytes + size > self._buffer_bytes_max:
+        if self._is_full(topic.user, size):
             self._drop(1, "the broker is unreachable or slow, and the buffer is full: publishers' messages are dropped")
             self._forget_if_empty(topic)
             return
-        self._buffered_bytes += size
+        self._count(topic, size)
         topic.waiting.append(content)
-        self._touched[name] = topic
+        self._touched[key] = topic
 
-    def _new_topic(self, frame: bytes) -> _Topic | None:
+    def _is_full(self, user: str, size: int) -> bool:
+        if self._buffered_bytes + size > self._buffer_bytes_max:
+            return True
+        # One user may take half of it.
+        return bool(user) and self._bytes_by_user[user] + size > self._buffer_bytes_max // 2
+
+    def _count(self, topic: _Topic, size: int) -> None:
+        self._buffered_bytes += size
+        if topic.user:
+            self._bytes_by_user[topic.user] = count = self._bytes_by_user.get(topic.user, 0) + size
+            if not count:
+                del self._bytes_by_user[topic.user]
+
+    def _new_topic(self, caller: str, frame: bytes) -> _Topic | None:
         try:
             name = frame.decode()
         except UnicodeDecodeError:
@@ -104,8 +136,8 @@ class Intake:
         if refusal is not None:
             self._refuse(f"a publisher's topic is invalid: {refusal.text}")
             return None
-        topic = self._topics[frame] = _Topic(frame, name)
-        self._buffered_bytes += _TOPIC_BYTES
+        topic = self._topics[caller, frame] = _Topic(caller, frame, name)
+        self._count(topic, _TOPIC_BYTES)
         return topic
 
     def _refuse(self, text: str) -> None:
@@ -139,12 +171,18 @@ class Intake:
         topic.in_flight = topic.next_batch()
         try:
             put, raw = make_put(topic.name, True, topic.in_flight)
-            operation, (payload,) = claim_payloads(put, (raw,), self._known.get)
+            operation, (payload,) = claim_payloads(put, (raw,), lambda name: self._known.get((topic.caller, name)))
             core = self._session.driver().core
             if len(payload) > BATCH_BYTES_MAX and not core.batch_bytes_max:
                 core.greet()
                 raise errors.NotNow("the broker's batch limit is not known yet")
-            core.submit(operation, payload, give_up_ms=_AT_ONCE_MS, on_done=lambda done: self._done(topic, done))
+            core.submit(
+                operation,
+                payload,
+                give_up_ms=_AT_ONCE_MS,
+                on_done=lambda done: self._done(topic, done),
+                caller=topic.caller,
+            )
         except errors.OnceMQError as error:
             self._refused(topic, error)
         self._session.driver().pump_soon()
@@ -170,14 +208,26 @@ class Intake:
         elif isinstance(error, _AGAIN):
             self._put_back(topic)
             self._pause(topic, error)
+        elif topic.user and isinstance(error, _NOT_ALLOWED):
+            self._note_not_allowed(topic, error)
+            self._finish_batch(topic)
         elif not isinstance(error, errors.ClientClosed):
             self._drop(len(topic.in_flight), f"messages for '{topic.name}' were refused: {error.text}")
             self._finish_batch(topic)
 
+    def _note_not_allowed(self, topic: _Topic, error: errors.OnceMQError) -> None:
+        """There is nobody to answer to. Each user and topic is logged once."""
+        self._counters.add("publish_refused", len(topic.in_flight))
+        if (topic.user, topic.name) not in self._logged:
+            self._logged[topic.user, topic.name] = True
+            log.warning("messages of user '%s' for '%s' are dropped: %s", topic.user, topic.name, error.text)
+
     def _look_up(self, topic: _Topic) -> None:
         """Ask for the schema of a topic, and continue with the reply."""
         topic.is_pausing = True
-        pending = self._session.driver().core.ask(Schemas(topic.name), give_up_ms=_AT_ONCE_MS)
+        schemas = Schemas(topic.name)
+        command: Command = As(topic.caller, schemas) if topic.caller else schemas
+        pending = self._session.driver().core.ask(command, give_up_ms=_AT_ONCE_MS)
         if pending.done:
             self._looked_up(topic, pending)
         else:
@@ -187,7 +237,7 @@ class Intake:
     def _looked_up(self, topic: _Topic, pending: Pending) -> None:
         reply = pending.reply
         if isinstance(reply, SchemasReply):
-            self._known[topic.name] = known_of(reply)
+            self._known[topic.caller, topic.name] = known_of(reply)
         elif isinstance(pending.error, _AGAIN):
             topic.is_looked_up = False
             self._pause(topic, pending.error)
@@ -210,14 +260,15 @@ class Intake:
             self._send(topic)
 
     def _finish_batch(self, topic: _Topic) -> None:
-        self._buffered_bytes -= sum(map(len, topic.in_flight)) + _OVERHEAD_BYTES * len(topic.in_flight)
+        self._count(topic, -sum(map(len, topic.in_flight)) - _OVERHEAD_BYTES * len(topic.in_flight))
         topic.in_flight = []
         topic.is_looked_up = False
         self._send(topic)
 
     def _forget_if_empty(self, topic: _Topic) -> None:
-        if not topic.waiting and not topic.in_flight and self._topics.pop(topic.frame, None) is not None:
-            self._buffered_bytes -= _TOPIC_BYTES
+        is_empty = not topic.waiting and not topic.in_flight
+        if is_empty and self._topics.pop((topic.caller, topic.frame), None) is not None:
+            self._count(topic, -_TOPIC_BYTES)
 
     def close(self) -> None:
         """Close the connection. Messages that are not stored are lost, and counted."""
@@ -227,11 +278,16 @@ class Intake:
         self._session.close()
 
 
+#: Caller, and the name of a topic as it came.
+_Key = tuple[str, bytes]
+
+
 class _Topic:
-    """The messages that wait for one topic."""
+    """The messages of one caller that wait for one topic."""
 
     __slots__ = (
         "batch_messages",
+        "caller",
         "frame",
         "in_flight",
         "is_looked_up",
@@ -239,10 +295,13 @@ class _Topic:
         "is_sending",
         "name",
         "pause_s",
+        "user",
         "waiting",
     )
 
-    def __init__(self, frame: bytes, name: str) -> None:
+    def __init__(self, caller: str, frame: bytes, name: str) -> None:
+        self.caller = caller
+        self.user = caller.partition("/")[0]
         self.frame = frame
         self.name = name
         self.waiting: deque[bytes] = deque()

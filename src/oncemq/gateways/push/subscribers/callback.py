@@ -6,6 +6,7 @@ import asyncio
 
 import zmq
 
+from oncemq.client.gateway_api import CurveKeys
 from oncemq.gateways.push.messages import AckReceived, Data, decode_received, encode
 from oncemq.gateways.zmq_reader import ZmqReader
 
@@ -14,8 +15,8 @@ _ANSWER_BYTES_MAX = 64 * 1024
 
 
 class CallbackSocket:
-    def __init__(self, address: str, answer_s: float) -> None:
-        """Connect. Raises SettingInvalid."""
+    def __init__(self, address: str, answer_s: float, keys: CurveKeys | None = None) -> None:
+        """Connect. With keys, only the owner of the key `keys.server` gets anything. Raises SettingInvalid."""
         self._answer_s = answer_s
         self._answer: asyncio.Future[list[bytes]] | None = None
         # A DEALER that sends the empty frame of a REQ itself does not get stuck if an answer is missing.
@@ -24,9 +25,11 @@ class CallbackSocket:
         self._socket.set(zmq.SNDHWM, 2)
         self._socket.set(zmq.RCVHWM, 10)
         self._socket.set(zmq.IPV6, int("[" in address))
+        if keys is not None:
+            self._socket.encrypt(keys)
         self._socket.connect(address)
 
-    def _receive(self, frames: list[bytes]) -> None:
+    def _receive(self, frames: list[bytes], _: str = "") -> None:
         if self._answer is not None and not self._answer.done() and frames[:1] == [b""]:
             self._answer.set_result(frames[1:])
 

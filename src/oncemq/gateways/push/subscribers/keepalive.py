@@ -18,6 +18,8 @@ _CHECKS_MAX = 100
 #: A quiet cursor is checked after this multiple of the retransmission time, and after at least this many seconds.
 _QUIET_TIMES = 3
 _QUIET_S_MIN = 1.0
+#: When a cursor is checked whose user does not have the right any more.
+_NOT_ALLOWED_S = 60.0
 
 
 class Keepalive:
@@ -45,6 +47,8 @@ class Keepalive:
         except errors.Refused as error:
             text = f"'{cursor.subscriber}' can't be subscribed to '{cursor.topic}': {error.text}"
             self._counters.report("subscriptions_refused", text, level=logging.ERROR)
+            if isinstance(error, errors.Unauthenticated | errors.Forbidden):
+                pause_s = _NOT_ALLOWED_S
         except errors.OnceMQError as error:
             text = f"the subscription of '{cursor.subscriber}' to '{cursor.topic}' has to wait: {error.text}"
             self._counters.report("subscriptions_waiting", text)

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 
+from oncemq.client.gateway_api import CurveKeys
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.messages import ID_HEADER, ORIGIN_HEADER, Data
 from oncemq.gateways.push.settings import PushSettings
@@ -20,6 +21,7 @@ from oncemq.gateways.push.subscribers.subscriber import Subscriber
 from oncemq.gateways.push.subscribers.subscriber_cursor import SubscriberCursor
 from oncemq.gateways.tasks import cancel, report_failure, start
 from oncemq.protocol import errors
+from oncemq.protocol.commands import CURVE
 from oncemq.protocol.message import Message
 
 log = logging.getLogger("oncemq.push")
@@ -36,6 +38,7 @@ class Retransmission:
         self._answer_s = settings.answer_ms / 1000
         self._pause_s_max = settings.pause_ms_max / 1000
         self._counters = counters
+        self._keys = settings.curve
         self._calls = asyncio.Semaphore(_CALLS_MAX)
         self._calls_to_silent = asyncio.Semaphore(_CALLS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,7 +92,8 @@ class Retransmission:
     async def _serve_cursor(self, subscriber: Subscriber, cursor: SubscriberCursor) -> bool:
         """Send messages of one cursor. False: the subscriber did not answer. Raises SettingInvalid if it is impossible
         to connect to its address."""
-        with contextlib.closing(CallbackSocket(subscriber.address, self._answer_s)) as callback:
+        keys = self._keys_for(subscriber)
+        with contextlib.closing(CallbackSocket(subscriber.address, self._answer_s, keys)) as callback:
             try:
                 return await self._send_messages(subscriber, cursor, callback)
             except errors.OnceMQError as error:
@@ -98,6 +102,14 @@ class Retransmission:
                 text = f"'{cursor.topic}' has to wait for '{subscriber.name}': {error.text}"
                 self._counters.report("retransmit_waits", text)
                 return True
+
+    def _keys_for(self, subscriber: Subscriber) -> CurveKeys | None:
+        """If the gateway has logged the subscriber in by its key, it sends only to the owner of this key, whoever
+        listens at the address."""
+        _, _, key = subscriber.caller.partition(f"/{CURVE}=")
+        if self._keys is None or not key:
+            return None
+        return CurveKeys(server=key, public=self._keys.public, secret=self._keys.secret)
 
     async def _send_messages(self, subscriber: Subscriber, cursor: SubscriberCursor, callback: CallbackSocket) -> bool:
         messages = await cursor.read()

@@ -1,7 +1,8 @@
 """Reliable subscribers: hello, goodbye and acks.
 
 They listen to the feed like other subscribers. The broker has a durable subscription for each of their topics, and the
-registry has their addresses: this process may crash at any time, and so may they, for any time.
+registry has their addresses: this process may crash at any time, and so may they, for any time. If there are users, a
+subscriber belongs to one of them, and everything is done on behalf of that user.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import msgspec
 
+from oncemq.auth.users import user_of
 from oncemq.gateways.link import Link
 from oncemq.gateways.push.counters import Counters
 from oncemq.gateways.push.feed.feed import Feed
@@ -30,6 +32,8 @@ from oncemq.protocol import errors
 from oncemq.protocol.commands import START_EARLIEST, START_NEW
 from oncemq.protocol.names import refuse_name, refuse_topic_name
 
+#: User, which is empty if there are none, and name of a subscriber.
+_Key = tuple[str, str]
 #: How many cursors a hello checks at a time.
 _CHECKS_MAX = 100
 _PAUSE_S = 1.0
@@ -41,7 +45,8 @@ class ReliableSubscribers:
         self._link = link
         self._feed = feed
         self._counters = counters
-        self._subscribers: dict[str, Subscriber] = {}
+        #: By user and name.
+        self._subscribers: dict[_Key, Subscriber] = {}
         self._keepalive = Keepalive(settings, counters)
         self._retransmission = Retransmission(settings, counters)
         self._is_loaded = asyncio.Event()
@@ -50,16 +55,18 @@ class ReliableSubscribers:
 
     async def resume(self) -> None:
         """Load the subscribers from the registry. Their cursors are opened later. Raises as the link does."""
-        async for name, number, value in subscribers_of(self._link, self._settings.name):
+        async for user, name, number, value in subscribers_of(self._link, self._settings.name):
             try:
-                self._restore(name, number, decode_registered(value))
+                self._restore(user, name, number, decode_registered(value))
             except (msgspec.MsgspecError, errors.LimitReached) as error:
                 text = f"registered subscriber '{name}' can't be served: {error}"
                 self._counters.report("subscriptions_refused", text, level=logging.ERROR)
         self._is_loaded.set()
 
-    def _restore(self, name: str, number: int, registered: Registered) -> None:
-        subscriber = self._subscriber_of(name)
+    def _restore(self, user: str, name: str, number: int, registered: Registered) -> None:
+        if user_of(registered.caller) != user:
+            return
+        subscriber = self._subscriber_of(registered.caller, name)
         subscriber.registered[number] = registered
         if not number:
             subscriber.address = registered.address
@@ -77,51 +84,56 @@ class ReliableSubscribers:
         except TimeoutError:
             raise errors.BrokerAway("the gateway has not reached its broker yet") from None
 
-    def _subscriber_of(self, name: str) -> Subscriber:
-        subscriber = self._subscribers.get(name)
+    def _subscriber_of(self, caller: str, name: str) -> Subscriber:
+        user = user_of(caller)
+        subscriber = self._subscribers.get((user, name))
         if subscriber is None:
-            subscriber = self._subscribers[name] = Subscriber(name)
+            # Its caller may change, so it has a link of its own.
+            link = self._link.for_caller(caller) if user else self._link
+            subscriber = self._subscribers[user, name] = Subscriber(name, link, user)
         return subscriber
 
     def _add_cursor(self, subscriber: Subscriber, topic: str, start: int) -> SubscriberCursor:
         """Raises LimitReached."""
         cursor = subscriber.cursors.get(topic)
         if cursor is None:
-            follower = self._feed.hold(topic, (subscriber.name, topic))
+            follower = self._feed.hold(topic, subscriber.holder, subscriber.caller)
             cursor = subscriber.cursors[topic] = SubscriberCursor(
-                self._link, self._counters, follower, subscriber.name, start
+                subscriber.link, self._counters, follower, subscriber.name, start
             )
         return cursor
 
     # Requests.
 
-    async def hello(self, request: Hello) -> AckWelcome:
+    async def hello(self, request: Hello, caller: str = "") -> AckWelcome:
         """Subscribe, and take back what another consumer has taken over. Raises Malformed, NameInvalid, Unsupported,
         and what the broker refuses."""
         check_address(request.address, any_address=self._settings.any_address)
         _check_names(request.subscriber, request.topics)
-        if request.subscriber == self._settings.feed_subscriber:
+        if request.subscriber == self._settings.feed_subscriber_of(user_of(caller)):
             raise errors.NameInvalid(f"'{request.subscriber}' is the gateway's own name: choose another one")
         await self._wait_until_loaded()
-        async with self._locked(request.subscriber) as subscriber:
+        async with self._locked(caller, request.subscriber) as subscriber:
             await self._welcome(subscriber, request)
             positions = {topic: cursor.acked for topic, cursor in subscriber.cursors.items() if cursor.is_open}
         return AckWelcome(subscriber=request.subscriber, topics=positions)
 
     @contextlib.asynccontextmanager
-    async def _locked(self, name: str) -> AsyncIterator[Subscriber]:
+    async def _locked(self, caller: str, name: str) -> AsyncIterator[Subscriber]:
         """Serialise hello and goodbye of one subscriber."""
+        key = user_of(caller), name
         while True:
-            subscriber = self._subscriber_of(name)
+            subscriber = self._subscriber_of(caller, name)
             async with subscriber.lock:
-                if self._subscribers.get(name) is not subscriber:
+                if self._subscribers.get(key) is not subscriber:
                     # It was deleted meanwhile.
                     continue
+                subscriber.use(caller)
                 try:
                     yield subscriber
                 finally:
                     if not subscriber.cursors and not subscriber.registered:
-                        del self._subscribers[name]
+                        del self._subscribers[key]
                 return
 
     async def _welcome(self, subscriber: Subscriber, request: Hello) -> None:
@@ -157,15 +169,16 @@ class ReliableSubscribers:
 
     async def _register(self, subscriber: Subscriber, address: str) -> None:
         entries = subscriber.entries(address)
-        await register(self._link, self._settings.name, subscriber.name, entries, subscriber.registered)
+        name, user = self._settings.name, subscriber.user
+        await register(self._link, name, user, subscriber.name, entries, subscriber.registered)
         for cursor in subscriber.cursors.values():
             cursor.is_registered = True
 
-    async def goodbye(self, request: Goodbye) -> AckGoodbye:
+    async def goodbye(self, request: Goodbye, caller: str = "") -> AckGoodbye:
         """Unsubscribe. It is safe to repeat. Raises what the broker refuses."""
         _check_names(request.subscriber, request.topics)
         await self._wait_until_loaded()
-        async with self._locked(request.subscriber) as subscriber:
+        async with self._locked(caller, request.subscriber) as subscriber:
             leaving = [topic for topic in request.topics or tuple(subscriber.cursors) if topic in subscriber.cursors]
             for cursor in [subscriber.cursors[topic] for topic in dict.fromkeys(leaving)]:
                 await cursor.delete()
@@ -178,16 +191,17 @@ class ReliableSubscribers:
     def _drop(self, subscriber: Subscriber, cursor: SubscriberCursor) -> None:
         cursor.drop()
         del subscriber.cursors[cursor.topic]
-        self._feed.release(cursor.topic, (subscriber.name, cursor.topic))
+        self._feed.release(cursor.topic, subscriber.holder, subscriber.user)
 
-    async def ack(self, request: AckReceived) -> AckNoted:
+    async def ack(self, request: AckReceived, caller: str = "") -> AckNoted:
         """Note acks, and wait until they are durable at the broker. Raises NotSubscribed, Fenced, TopicGone, Busy,
         OffsetOutOfRange, and as the link does."""
         await self._wait_until_loaded()
-        subscriber = self._subscribers.get(request.subscriber)
+        subscriber = self._subscribers.get((user_of(caller), request.subscriber))
         cursor = subscriber.cursors.get(request.topic) if subscriber is not None else None
         if subscriber is None or cursor is None:
             raise errors.NotSubscribed(f"'{request.subscriber}' is not subscribed to '{request.topic}'")
+        subscriber.use(caller)
         if cursor.is_in_doubt or (cursor.is_open and request.topic_id not in (0, cursor.topic_id)):
             # If this is refused, the cursor is opened later, and the ack may be repeated.
             with contextlib.suppress(errors.Refused):
@@ -216,12 +230,13 @@ class ReliableSubscribers:
 
     def _drop_unsubscribed_soon(self, subscriber: Subscriber) -> None:
         if subscriber.dropping is None or subscriber.dropping.done():
-            subscriber.dropping = start(self._drop_unsubscribed(subscriber.name), "dropping push subscriptions")
+            work = self._drop_unsubscribed(subscriber.caller, subscriber.name)
+            subscriber.dropping = start(work, "dropping push subscriptions")
 
-    async def _drop_unsubscribed(self, name: str) -> None:
+    async def _drop_unsubscribed(self, caller: str, name: str) -> None:
         """An operator has deleted subscriptions: drop their cursors and entries, so that the next gateway does not
         create them again."""
-        async with self._locked(name) as subscriber:
+        async with self._locked(caller, name) as subscriber:
             for cursor in [cursor for cursor in subscriber.cursors.values() if cursor.is_unsubscribed]:
                 self._drop(subscriber, cursor)
             while True:
