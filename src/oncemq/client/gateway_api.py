@@ -65,9 +65,9 @@ _WINDOW = 256
 
 
 class _GatewayDriver(EventLoopDriver):
-    def note_refusal(self, error: errors.OnceMQError) -> None:
+    def error_for_callers(self, refusal: errors.OnceMQError) -> errors.OnceMQError:
         # It concerns the gateway, and not the credentials of its callers.
-        super().note_refusal(errors.BrokerAway(f"the broker has refused the gateway itself: {error.text}"))
+        return errors.BrokerAway(f"the broker has refused the gateway itself: {refusal.text}")
 
 
 class BrokerSession:

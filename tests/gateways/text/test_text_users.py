@@ -156,7 +156,7 @@ def test_while_the_broker_is_away_clients_wait_for_their_login(broker: SecuredBr
     client._socket.send(b"put shared.news x")
     # It is neither accepted nor refused for good.
     news = client._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-    assert news.poll(DEADLINE_S * 1000)
+    assert news.poll(int(DEADLINE_S * 1000))
     assert int.from_bytes(news.recv_multipart()[0][:2], "little") == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     client._socket.disable_monitor()
     gateway.stop()

@@ -24,6 +24,7 @@ from oncemq.config import sources
 from oncemq.config.addresses import GATEWAY_ADDRESSES, STREAM_UNIX, gateway_address
 from oncemq.config.exposure import check_exposure, exposures
 from oncemq.config.settings import ServeSettings
+from oncemq.net.curve import load as load_curve
 from oncemq.protocol import errors
 from oncemq.terminal import warn
 
@@ -236,6 +237,8 @@ def _make(
 ) -> Gateway:
     options = msgspec.structs.asdict(getattr(settings, f"{name}_options"))
     options["credentials"] = credentials
+    if name in ("text", "push"):
+        options["curve"] = load_curve(settings.keys_folder)
     if name == "text":
         from oncemq.gateways.text.gateway import TextGateway
         from oncemq.gateways.text.settings import TextSettings

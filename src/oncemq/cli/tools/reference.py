@@ -200,8 +200,8 @@ nobody: what a user creates belongs to it, and nobody else can use it. Administr
 [Secure a broker](../howto/secure.md) shows how to create users and rules."""
 
 _HTTP_NEEDS_TOP = """A request needs a token, or the session of a browser, unless everybody may send it. The gateway
-sends the commands of a request in the name of its user, and the broker decides by the table above. The broker also decides
-what the clients of the text, push and datagram gateways may do."""
+sends the commands of a request in the name of its user, and the broker decides by the table above. The broker also
+decides what the clients of the text, push and datagram gateways may do."""
 
 
 def operations_page() -> str:

@@ -120,10 +120,14 @@ class Driver(ABC):
         """Refuse every call: this is a forked child."""
         self.stopped = errors.ForkedError("this client belongs to the parent process; connect again in the child")
 
+    def error_for_callers(self, refusal: errors.OnceMQError) -> errors.OnceMQError:
+        """Return what callers get if the broker refuses the connection."""
+        return refusal
+
     def _refuse(self, at_ms: float, refusal: errors.OnceMQError) -> None:
         """Fail every caller. What is in an outbox may have none."""
         self.transport.refusal = None
-        self.core.refused(at_ms, refusal)
+        self.core.refused(at_ms, self.error_for_callers(refusal))
         if self.core.has_outbox:
             log.log(logging.WARNING if self._must_log(at_ms) else logging.DEBUG, "%s", refusal.text)
 
