@@ -100,6 +100,7 @@ def test_an_administrator_gives_a_subscription_to_another_user() -> None:
     assert rig.broker.engine.state.owners.get(commands.SUBSCRIPTION, walk.topic, "kitchen") == OTHER
     assert code(walk.do(ROOT, commands.Assign("topic", "x", OTHER))) == "MALFORMED"
     assert code(walk.do(ROOT, commands.Assign(commands.SESSION, "unknown", OTHER))) == "MALFORMED"
+    assert code(walk.do(ROOT, commands.Assign(commands.SESSION, walk.victim, "nobody"))) == "MALFORMED"
 
 
 def test_a_name_can_be_used_by_another_user_after_it_was_deleted() -> None:

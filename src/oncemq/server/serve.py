@@ -172,6 +172,9 @@ def run_broker(
     answered."""
     gateways = gateways or Supervisor()
     broker = _recover(journal, network, settings, security)
+    if security is not None and settings.is_on_database:
+        # A standby has read its users when it was started.
+        security.reload()
     announce(network.addresses)
     gateways.start(gateway_url or network.addresses[0])
     try:

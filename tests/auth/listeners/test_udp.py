@@ -37,7 +37,7 @@ _FORBIDDEN = r"FORBIDDEN|TOPIC_UNKNOWN"
 @pytest.fixture
 def topic(administrator: Client) -> str:
     """A topic with one message."""
-    name = f"orders.udp{next(_numbers)}"
+    name = f"orders.0udp{next(_numbers)}"
     administrator.create_topic(name, retain_ms=3_600_000)
     administrator.put(name, b"0")
     return name

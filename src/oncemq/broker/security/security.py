@@ -249,8 +249,18 @@ class Security:
         if refusal is None and (caller.is_limited or self._limits_storage):
             refusal = refuse_over_quota(self._state, caller, command, now_ms, self._owner_of)
         if refusal is None:
+            refusal = self._refuse_unknown_owner(command)
+        if refusal is None:
             return caller.allowed
         return caller, self._refused(caller, refusal), uses_number and isinstance(refusal, Refusal)
+
+    def _refuse_unknown_owner(self, command: Command) -> Refusal | None:
+        """Refuse to give something to a user that does not exist: nobody could use it."""
+        operation = command.operation if isinstance(command, Numbered | Keyed) else None
+        if not isinstance(operation, commands.Assign) or not operation.owner:
+            return None
+        is_known = self.users is not None and operation.owner in self.users.by_name
+        return None if is_known else Refusal("MALFORMED", f"there is no user '{operation.owner}'")
 
     def _owner_of(self, topic: str) -> Caller | None:
         """Return the user whose quota the bytes of a topic count for."""
