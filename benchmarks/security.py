@@ -10,8 +10,9 @@ Brokers, all on files with a sync before each reply, one client each:
     ZeroMQ      no users
     CURVE       ZeroMQ, users and CURVE
 
-Each round measures every broker once, in turn; the result is the median of the rounds. `open` and `users` are measured
-twice in each round: the difference between two runs of the same broker shows how exact the figures are.
+Each round measures all brokers in turn, in many short slices, so that what else happens on the machine affects all of
+them alike. The result is the median of the rounds. `open` is measured twice in each round: the difference between two
+measurements of the same broker shows how exact the figures are.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from oncemq.testing.broker_process import WITHOUT_CREDENTIALS, BrokerProcess, Tr
 
 #: Users may cost this much of single puts and of put_many.
 COST_MAX = 0.03
+_SLICE_S = 0.1
 _RULES = 'allow = ["all bench.#", "describe #", "read other.*", "write other.*"]'
 
 
@@ -97,8 +99,8 @@ class Load(msgspec.Struct, frozen=True):
     #: Messages per call.
     batch: int
 
-    def run(self, client: Client, seconds: float) -> float:
-        """Return messages per second."""
+    def run(self, client: Client, seconds: float) -> tuple[int, float]:
+        """Return how many messages were put, and how many seconds it took."""
         topic = f"bench.{self.batch}.{self.value_bytes}"
         value = b"x" * self.value_bytes
         put: Callable[[], object]
@@ -112,7 +114,7 @@ class Load(msgspec.Struct, frozen=True):
         while time.perf_counter() < until_s:
             put()
             count += self.batch
-        return count / (time.perf_counter() - began_s)
+        return count, time.perf_counter() - began_s
 
 
 LOADS = (
@@ -135,11 +137,23 @@ def measure(rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str
                 load.run(client, seconds / 4)
         for number in range(rounds):
             for load in LOADS:
-                for name in ("open", "users", "TLS", "users again", "open again", "ZeroMQ", "CURVE"):
-                    rate = load.run(clients[name.removesuffix(" again")], seconds)
+                for name, rate in _rates(load, clients, seconds).items():
                     found[load.name].setdefault(name, []).append(rate)
             say(f"round {number + 1} of {rounds}")
     return found
+
+
+def _rates(load: Load, clients: dict[str, Client], seconds: float) -> dict[str, float]:
+    """Return the rate of each broker, measured in turns."""
+    names = ["open", "users", "TLS", "open again", "ZeroMQ", "CURVE"]
+    counts, spent_s = dict.fromkeys(names, 0), dict.fromkeys(names, 0.0)
+    for turn in range(max(1, round(seconds / _SLICE_S))):
+        # Each of them follows each other one equally often.
+        for name in names if turn % 2 else reversed(names):
+            count, took_s = load.run(clients[name.removesuffix(" again")], _SLICE_S)
+            counts[name] += count
+            spent_s[name] += took_s
+    return {name: counts[name] / spent_s[name] for name in names}
 
 
 def report(found: dict[str, dict[str, list[float]]]) -> list[str]:
@@ -148,20 +162,15 @@ def report(found: dict[str, dict[str, list[float]]]) -> list[str]:
         cells = []
         for case in CASES:
             ratio = ratio_of(cases, case)
-            text = f"{statistics.median(rates_of(cases, case.name)):,.0f}/s"
+            text = f"{statistics.median(cases[case.name]):,.0f}/s"
             cells.append(text if case.name == case.baseline else f"{text} ({ratio:.2f} of {case.baseline})")
         lines.append(f"| {load} | {' | '.join(cells)} |")
     return lines
 
 
-def rates_of(cases: dict[str, list[float]], name: str) -> list[float]:
-    return cases[name] + cases.get(f"{name} again", [])
-
-
 def ratio_of(cases: dict[str, list[float]], case: Case) -> float:
     """Return the median of the ratios within the same round."""
-    own, base = rates_of(cases, case.name), rates_of(cases, case.baseline)
-    return statistics.median(one / other for one, other in zip(own, base, strict=False))
+    return statistics.median(own / base for own, base in zip(cases[case.name], cases[case.baseline], strict=True))
 
 
 def main() -> None:
