@@ -8,22 +8,18 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
-from oncemq.net import curve
+from oncemq.net.curve import CurveServerKeys
 from oncemq.net.tls import client_context
 from oncemq.protocol import replies
 from oncemq.protocol.commands import Command
 from oncemq.protocol.frames import decode_response, encode_request
 from oncemq.protocol.stream import encode_message, encode_opening
+from tests.auth.listeners.curve_sockets import CurveSockets
 from tests.auth.served import ServedBroker
 from tests.auth.walk import ANONYMOUS
 from tests.stream_peer import StreamPeer
 
-_TIMEOUT_MS = 30_000
-_FAILURES = int(
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
 _numbers = itertools.count(1)
 
 
@@ -87,13 +83,12 @@ class StreamPeers:
 
 
 class CurvePeers:
-    """Connections without credentials are not encrypted. The broker's public key is no secret."""
+    """Connections without credentials are not encrypted."""
 
     def __init__(self, broker: ServedBroker) -> None:
-        self._accounts = broker.accounts
+        self._sockets = CurveSockets(broker)
         self._url = broker.zeromq
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._sockets: dict[str, Any] = {}
+        self._opened: dict[str, Any] = {}
 
     def send(self, who: str, command: Command, payloads: Sequence[bytes]) -> replies.Reply:
         number = next(_numbers)
@@ -101,42 +96,13 @@ class CurvePeers:
         if who == ANONYMOUS:
             assert self.failure(None, frames)[0] != zmq.EVENT_HANDSHAKE_FAILED_AUTH
             return replies.Refusal("UNAUTHENTICATED", "")
-        if who not in self._sockets:
-            self._sockets[who] = self._connect(self._accounts.pairs[who])
-        self._sockets[who].send_multipart(frames)
-        return _reply_of(number, self._sockets[who].recv_multipart())
+        if who not in self._opened:
+            self._opened[who] = self._sockets.connect(zmq.DEALER, self._url, who)
+        self._opened[who].send_multipart(frames)
+        return _reply_of(number, self._opened[who].recv_multipart())
 
-    def _connect(self, pair: curve.CurveServerKeys) -> Any:
-        socket = self._socket(pair)
-        socket.connect(self._url)
-        return socket
-
-    def _socket(self, pair: curve.CurveServerKeys | None) -> Any:
-        socket: Any = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, _TIMEOUT_MS)
-        if pair is not None:
-            socket.setsockopt(zmq.CURVE_SERVERKEY, self._accounts.server.public.encode())
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, pair.public.encode())
-            socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret.encode())
-        return socket
-
-    def failure(self, pair: curve.CurveServerKeys | None, frames: Sequence[Any]) -> tuple[int, int]:
-        """Send a request with keys that the broker does not know, or without keys. Return the event and the value with
-        which libzmq reports that the handshake has failed."""
-        socket = self._socket(pair)
-        monitor = socket.get_monitor_socket(_FAILURES)
-        try:
-            socket.connect(self._url)
-            socket.send_multipart(frames)
-            assert monitor.poll(_TIMEOUT_MS), "the broker does not refuse the connection"
-            event = recv_monitor_message(monitor)
-            assert not socket.poll(0), "somebody unknown was answered"
-            return event["event"], event["value"]
-        finally:
-            socket.disable_monitor()
-            monitor.close(0)
-            socket.close(0)
+    def failure(self, pair: CurveServerKeys | None, frames: Sequence[Any]) -> tuple[int, int]:
+        return self._sockets.failure(zmq.DEALER, self._url, pair, frames)
 
     def close(self) -> None:
-        self._context.destroy(0)
+        self._sockets.close()
