@@ -16,6 +16,7 @@ from oncemq.client.options import ConnectSettings
 from oncemq.client.runtime.threads import ThreadDriver
 from oncemq.client.runtime.transport import open_transport
 from oncemq.client.sync import Client, make_client
+from oncemq.gateways.push.feed import access
 from oncemq.gateways.push.gateway import PushGateway
 from tests.gateways.hosts import LoopThread
 from tests.gateways.push.peers import Asker, Callee, Listener
@@ -48,6 +49,10 @@ class PushThread:
 
     def stop(self) -> None:
         self._thread.call(self.gateway.stop())
+
+    def gateway_feed(self) -> Any:
+        """The feed, to change its times."""
+        return self.gateway._feed
 
     def listener(self, user: str, *prefixes: bytes) -> Listener:
         listener = Listener(self.settings.feed, *prefixes, keys=self._broker.keys[user])
@@ -252,6 +257,21 @@ def test_a_user_whose_key_is_removed_hears_nothing_more(push: PushThread, broker
     admin.put("shared.removed", b"secret")
     assert bob.messages(1) == [(0, b"secret")]
     assert not erin.socket.poll(500)
+
+
+def test_a_right_that_is_granted_later_takes_effect(
+    push: PushThread, broker: SecuredBroker, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = push.gateway_feed()
+    monkeypatch.setattr(access, "_REFUSED_S", 0.0)
+    monkeypatch.setattr(access, "_ASK_AGAIN_S", 0.1)
+    feed.access._ask_again_at_s = 0.0
+    # The topic does not exist, and may not be created by dave.
+    dave = push.listener("dave", b"shared.granted\0")
+    refused = push.gateway.counters["feed_refused"]
+    until(lambda: push.gateway.counters["feed_refused"] > refused, "the refusal")
+    admin.create_topic("shared.granted")
+    dave.heartbeat()
 
 
 # Requests.

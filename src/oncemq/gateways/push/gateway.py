@@ -73,7 +73,7 @@ class PushGateway:
             self._urls, counters, buffer_bytes_max=settings.buffer_bytes_max, credentials=settings.credentials
         )
         started.callback(intake.close)
-        feed = Feed(settings, link, counters, self.on_failure, secure=secure)
+        feed = self._feed = Feed(settings, link, counters, self.on_failure, secure=secure)
         started.push_async_callback(feed.stop)
         subscribers = ReliableSubscribers(settings, link, feed, counters)
         started.push_async_callback(subscribers.stop)

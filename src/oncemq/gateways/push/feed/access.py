@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 #: How long a refusal holds. After that, the broker is asked again.
 _REFUSED_S = 5.0
-#: How often the broker is asked whether the callers of the feed's connections still exist.
+#: How often the broker is asked whether the callers of the feed's connections still exist, and whether what was refused
+#: is allowed now.
 _VALIDATE_S = 10.0
+_ASK_AGAIN_S = 30.0
 
 
 class FeedAccess:
@@ -38,6 +40,7 @@ class FeedAccess:
         self.gate = FeedGate(self, feed.counters, secure, on_failure)
         self._validating: asyncio.Task[None] | None = None
         self._validate_at_s = time.monotonic() + _VALIDATE_S
+        self._ask_again_at_s = time.monotonic() + _ASK_AGAIN_S
 
     # The gate asks.
 
@@ -94,10 +97,14 @@ class FeedAccess:
     # Periodic work.
 
     def maintain(self) -> None:
+        now_s = time.monotonic()
         self.gate.sweep()
-        is_due = time.monotonic() >= self._validate_at_s and (self._validating is None or self._validating.done())
+        if now_s >= self._ask_again_at_s:
+            self._ask_again_at_s = now_s + _ASK_AGAIN_S
+            self.gate.ask_again()
+        is_due = now_s >= self._validate_at_s and (self._validating is None or self._validating.done())
         if is_due and self.gate.callers():
-            self._validate_at_s = time.monotonic() + _VALIDATE_S
+            self._validate_at_s = now_s + _VALIDATE_S
             self._validating = start(self._validate(), "checking the callers of the push feed")
 
     async def _validate(self) -> None:

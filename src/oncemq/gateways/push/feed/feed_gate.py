@@ -41,7 +41,7 @@ _TURN_MESSAGES = 500
 #: Before a connection is admitted, this many are read at most. Then its client has to try again.
 _DRAIN_MAX = 100_000
 #: A connection with more subscriptions that were refused is ended.
-_REFUSALS_MAX = 100
+_REFUSED_MAX = 100
 _NOW = int(zmq.NOBLOCK)
 #: After so many sweeps without news of a connection, it does not exist.
 _SWEEPS_MAX = 5
@@ -63,7 +63,7 @@ class Access(Protocol):
 class FeedListener:
     """A connection, and what it has subscribed to."""
 
-    __slots__ = ("caller", "connection", "granted", "number", "refusals", "sweeps", "waiting")
+    __slots__ = ("caller", "connection", "granted", "number", "refused", "sweeps", "waiting")
 
     def __init__(self, number: int, caller: str, connection: Connection) -> None:
         self.number = number
@@ -71,9 +71,9 @@ class FeedListener:
         self.connection = connection
         #: First frame of messages → the prefixes that it has subscribed to, and that mean it.
         self.granted: dict[bytes, set[bytes]] = {}
-        #: The same, of what is not decided.
+        #: The same, of what is not decided, and of what was refused.
         self.waiting: dict[bytes, set[bytes]] = {}
-        self.refusals = 0
+        self.refused: dict[bytes, set[bytes]] = {}
         #: How often there was no news of its connection.
         self.sweeps = 0
 
@@ -193,9 +193,8 @@ class FeedGate(ZmqReader):
             topic, frame = _narrowed(prefix)
         except errors.NameInvalid as error:
             self._counters.report("feed_names_invalid", f"a subscription to the feed is invalid: {error.text}")
-            self._note_refusal(listener)
             return
-        known = listener.granted.get(frame) or listener.waiting.get(frame)
+        known = listener.granted.get(frame) or listener.waiting.get(frame) or listener.refused.get(frame)
         if not is_new:
             self._unsubscribe(listener, topic, frame, prefix)
         elif known is not None:
@@ -205,7 +204,7 @@ class FeedGate(ZmqReader):
             self._settle(listener)
 
     def _unsubscribe(self, listener: FeedListener, topic: str, frame: bytes, prefix: bytes) -> None:
-        for prefixes_of in (listener.granted, listener.waiting):
+        for prefixes_of in (listener.granted, listener.waiting, listener.refused):
             prefixes = prefixes_of.get(frame, set())
             prefixes.discard(prefix)
             if not prefixes and prefixes_of.pop(frame, None) is not None and prefixes_of is listener.granted:
@@ -221,7 +220,7 @@ class FeedGate(ZmqReader):
                 continue
             prefixes = listener.waiting.pop(frame)
             if not verdict:
-                self._note_refusal(listener)
+                self._refuse(listener, frame, prefixes)
             elif self._access.listen(listener.caller, topic, frame, listener):
                 self._socket.setsockopt(zmq.SUBSCRIBE, frame)
                 listener.granted[frame] = prefixes
@@ -229,23 +228,32 @@ class FeedGate(ZmqReader):
 
     def verdicts_changed(self) -> None:
         """More is known now."""
-        for listener in [each for each in self._listeners.values() if each.waiting]:
-            # What has arrived meanwhile may be the end of a pipe, which makes libzmq forget the last one.
-            if listener is self._current and not self._is_shifted and not self.has_messages:
-                self._settle(listener)
-                self.read_soon()
-                continue
+        current = self._current
+        # What has arrived meanwhile may be the end of a pipe, which makes libzmq forget the last one.
+        is_usable = current is not None and not self._is_shifted and not self.has_messages
+        if current is not None and is_usable:
+            self._settle(current)
+        for listener in self._of(lambda each: bool(each.waiting)):
             verdicts = [self._access.verdict(listener.caller, _topic_of(frame)) for frame in listener.waiting]
-            if None not in verdicts:
-                if any(verdicts):
-                    self._return(listener)
-                else:
-                    listener.waiting.clear()
+            if (listener is current and is_usable) or None in verdicts:
+                continue
+            if any(verdicts):
+                self._return(listener)
+                continue
+            while listener.waiting:
+                self._refuse(listener, *listener.waiting.popitem())
+        self.read_soon()
 
-    def _note_refusal(self, listener: FeedListener) -> None:
-        listener.refusals += 1
-        self._counters.add("feed_subscriptions_refused")
-        if listener.refusals > _REFUSALS_MAX:
+    def ask_again(self) -> None:
+        """What was refused may be allowed now: a right was granted, or the topic was created."""
+        for listener in self._of(lambda each: bool(each.refused)):
+            listener.waiting.update(listener.refused)
+            listener.refused.clear()
+        self.verdicts_changed()
+
+    def _refuse(self, listener: FeedListener, frame: bytes, prefixes: set[bytes]) -> None:
+        listener.refused[frame] = prefixes
+        if len(listener.refused) > _REFUSED_MAX:
             self._cut(listener, "feed_refused", "too many of its subscriptions were refused")
 
     def _leave(self, listener: FeedListener, topic: str, frame: bytes) -> None:
@@ -295,6 +303,7 @@ class FeedGate(ZmqReader):
             self._lose_current()
         granted, listener.granted = listener.granted, {}
         listener.waiting.clear()
+        listener.refused.clear()
         for frame in granted:
             self._leave(listener, _topic_of(frame), frame)
 
