@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from oncemq.broker.network.zeromq import ZmqListener
 from oncemq.client.credentials import CurveKeys
 from oncemq.config.settings import ServeSettings
 from oncemq.net import admissions, curve
+from oncemq.net.guard import Guard
 from oncemq.protocol import errors
 from oncemq.protocol.commands import CURVE, NO_CREDENTIAL
 from tests.secured_broker import DEADLINE_S, client_keys, use_keys
@@ -150,6 +152,29 @@ def test_replies_go_to_the_peer(rig: Rig) -> None:
     assert alice.recv_multipart()[0] == b"alice/curve=1"
     assert bob.poll(DEADLINE_S * 1000)
     assert bob.recv_multipart()[0] == b"bob/curve=2"
+
+
+def test_a_request_that_is_faster_than_the_news_of_its_connection_is_answered(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_known, accept = threading.Event(), Guard._accept
+
+    def accept_late(guard: Guard, listener: Any, descriptor: int) -> None:
+        is_known.wait(DEADLINE_S)
+        accept(guard, listener, descriptor)
+
+    monkeypatch.setattr(Guard, "_accept", accept_late)
+    alice = rig.dealer("alice/curve=1")
+    peer = rig.request(alice, b"early")
+    rig.network.send(peer, [b"the answer"])
+    is_answered = alice.poll(DEADLINE_S * 1000)
+    is_known.set()
+    assert is_answered
+    # From the next message on, the end of the connection is known.
+    rig.take_until(lambda: len(rig.listener._listener.connections) == 1, "the news")
+    rig.request(alice, b"late")
+    alice.close()
+    rig.take_until(lambda: not rig.gate.connected, "the end")
 
 
 @pytest.mark.parametrize(

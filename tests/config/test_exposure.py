@@ -123,3 +123,24 @@ def test_insecure_is_a_warning_that_says_what_is_missing() -> None:
     assert [exposure.warning for exposure in exposures(settings)] == [
         "oncemq://0.0.0.0:5554 can be reached from other machines, and is not encrypted: others can read tokens."
     ]
+
+
+@pytest.mark.parametrize("name", ["text", "push"])
+@pytest.mark.parametrize("insecure", [True, False])
+def test_a_gateway_that_nobody_could_log_in_to_is_not_started(name: str, insecure: bool) -> None:
+    settings = load(**{name: "auto", "insecure": insecure})
+    check_exposure(settings)
+    make(settings.auth_file)
+    assert refusal(settings).splitlines() == [
+        f"{name}: the broker has users, and nobody can log in to ZeroMQ without its keys: "
+        "oncemq-data/keys/curve.secret does not exist. Create it:",
+        "  oncemq auth keys --host 127.0.0.1 --data oncemq-data",
+    ]
+    make(settings.keys_folder / "curve.secret")
+    check_exposure(settings)
+
+
+def test_a_gateway_with_a_token_belongs_to_a_broker_with_users() -> None:
+    settings = load(text="auto")
+    with pytest.raises(SettingInvalid, match="nobody can log in"):
+        check_exposure(settings, has_users=True)

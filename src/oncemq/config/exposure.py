@@ -53,6 +53,21 @@ def check_exposure(settings: ServeSettings, *, has_users: bool = False) -> None:
     if not settings.insecure:
         for exposure in exposures(settings, has_users=has_users):
             raise _refusal(exposure, settings)
+    _check_logins(settings, has_users=has_users or settings.auth_file.exists())
+
+
+def _check_logins(settings: ServeSettings, *, has_users: bool) -> None:
+    """Raise SettingInvalid for a gateway that nobody could log in to. (The broker itself checks its own listener.)"""
+    missing = next((name for name in CURVE_FILES if not (settings.keys_folder / name).exists()), "")
+    for name, files in _FILES_OF_GATEWAYS.items():
+        address = gateway_address(name, getattr(settings, name))
+        if has_users and address and missing and files == CURVE_FILES:
+            error = SettingInvalid(
+                f"{name}: the broker has users, and nobody can log in to ZeroMQ without its keys: "
+                f"{settings.keys_folder / missing} does not exist. Create it:\n  {_keys_command(address, settings)}"
+            )
+            error.advice = ""
+            raise error
 
 
 def exposures(settings: ServeSettings, *, has_users: bool = False) -> list[Exposure]:
@@ -79,8 +94,7 @@ def _refusal(exposure: Exposure, settings: ServeSettings) -> SettingInvalid:
     if not exposure.has_users:
         commands += [f"oncemq auth user add alice --role admin{where}", f"oncemq auth token alice{where}"]
     if exposure.missing is not None:
-        keys = f" --keys {shlex.quote(settings.keys)}" if settings.keys else ""
-        commands.append(f"oncemq auth keys --host {_host(exposure.address)}{where}{keys}")
+        commands.append(_keys_command(exposure.address, settings))
     if exposure.has_users:
         lack, risk = f"{exposure.missing} does not exist. Create it:", "everybody on the network may read tokens"
     else:
@@ -92,6 +106,11 @@ def _refusal(exposure: Exposure, settings: ServeSettings) -> SettingInvalid:
     )
     error.advice = ""
     return error
+
+
+def _keys_command(address: str, settings: ServeSettings) -> str:
+    keys = f" --keys {shlex.quote(settings.keys)}" if settings.keys else ""
+    return f"oncemq auth keys --host {_host(address)}{_where(settings)}{keys}"
 
 
 def _where(settings: ServeSettings) -> str:

@@ -115,11 +115,14 @@ class ZmqReader:
         with contextlib.suppress(zmq.ZMQError):
             self._socket.unbind(self.address)
 
-    def send(self, frames: Sequence[bytes]) -> None:
-        """Raises zmq.Again if the peer does not read, and another zmq.ZMQError if it is gone."""
+    def send(self, frames: Sequence[bytes], caller: str = "") -> None:
+        """Send a message; a ROUTER sends it to the peer of this caller. Raises zmq.Again if the peer does not read, and
+        another zmq.ZMQError if it is gone."""
         extra, listener = self._frame_bytes, self._listener
         size = sum(wire_bytes(len(frame) + extra) for frame in frames[1:])
         if listener is not None:
+            if self._secure is not None and not listener.belongs_to(frames[0], caller):
+                raise zmq.ZMQError(zmq.EHOSTUNREACH)
             if not listener.is_reading(frames[0]):
                 raise zmq.Again
             listener.note_sent(frames[0], size)
@@ -214,7 +217,10 @@ class ZmqReader:
                 why = "it has chosen a routing id (ZMQ_ROUTING_ID), which is not possible with users"
                 self._listener.cut(connection, "peers_cut_named", why)
             return None
-        return zap.property_of(frame, zap.USER)
+        caller = zap.property_of(frame, zap.USER)
+        if connection is not None and caller is not None:
+            connection.caller = caller
+        return caller
 
     def stop_reading(self) -> None:
         """Read no more messages. Replies can still be sent."""

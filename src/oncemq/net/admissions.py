@@ -50,11 +50,12 @@ class Admissions:
 
     def note_message(self, connection: Connection, number: int, caller: str) -> None:
         """A message has told which connection it is."""
+        connection.caller = caller
         if connection.number or not self._listener.has(connection):
             # There is no news of the connection yet, and the descriptor may have belonged to another one. The next
             # message will tell.
             return
-        connection.number, connection.caller = number, caller
+        connection.number = number
         if self._unknown.pop(number, None) is not None:
             self._known[number] = caller
 

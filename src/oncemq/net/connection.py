@@ -49,7 +49,7 @@ class Connection:
         self.is_unix = kernel.is_unix(descriptor)
         #: The routing id of the peer, once a message has arrived.
         self.peer = b""
-        #: Who it is, and the number that it was admitted under (zap.py), once a message has told; 0 = not known.
+        #: Whose the last message was, and the number that it was admitted under (zap.py); 0 = not known yet.
         self.caller = ""
         self.number = 0
         #: Bytes of messages that were read from the socket, and that were passed to it.

@@ -77,9 +77,11 @@ class Listener:
         # The news may have come meanwhile.
         return self.connections.get(descriptor, made)
 
-    def connection_of(self, peer: bytes) -> Connection | None:
-        """Return the connection that the last message of a peer came from."""
-        return self._peers.get(peer)
+    def belongs_to(self, peer: bytes, caller: str) -> bool:
+        """Return whether the connection with a routing id is the one that a caller has sent from. Another peer may have
+        claimed the id meanwhile, and may not have sent anything yet."""
+        connection = self._peers.get(peer)
+        return connection is not None and connection.caller == caller and not connection.is_closed
 
     def is_reading(self, peer: bytes) -> bool:
         """Whether a peer reads its replies. If not, the next one must not be sent."""

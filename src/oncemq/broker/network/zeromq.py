@@ -199,7 +199,8 @@ class ZmqListener:
         if caller is None or connection is None:
             self._counters.report("requests_anonymous", "a request was dropped: nobody knows who has sent it")
             return b""
-        if connection.caller != caller and not self._note_caller(frame, connection, caller):
+        is_known = connection.caller == caller and connection.number
+        if not is_known and not self._note_caller(frame, connection, caller):
             return b""
         prefix = self._prefixes.get(caller)
         if prefix is None:
@@ -228,7 +229,7 @@ class ZmqListener:
 
     def send(self, peer: bytes, frames: Sequence[Frame]) -> None:
         routing_id = _routing_id_of(peer)
-        if self._has_users and not self._belongs_to(routing_id, self.caller_of(peer)):
+        if self._has_users and not self._listener.belongs_to(routing_id, self.caller_of(peer)):
             log.debug("reply not delivered to %s: its connection has ended", routing_id.hex())
             return
         extra = self._frame_bytes
@@ -240,12 +241,6 @@ class ZmqListener:
             # It is gone, or its queue is full because it is slow: it will reconnect and ask again.
             self._listener.note_sent(routing_id, -size)
             log.debug("reply not delivered to %s: %s", routing_id.hex(), error)
-
-    def _belongs_to(self, routing_id: bytes, caller: str) -> bool:
-        """Return whether the connection with a routing id is the one that a caller has sent from. Another peer may have
-        claimed the id meanwhile, and may not have sent anything yet."""
-        connection = self._listener.connection_of(routing_id)
-        return connection is not None and connection.caller == caller and not connection.is_closed
 
     def own_growth(self) -> AbstractContextManager[None]:
         """Memory that the process takes in this block is no concern of its peers."""

@@ -74,7 +74,7 @@ class AckServer:
         size = sum(map(len, frames))
         if not self._has_capacity(size):
             self._counters.add("requests_refused")
-            self._send(envelope, error_of(errors.Overloaded("too many requests are in progress")))
+            self._send(envelope, error_of(errors.Overloaded("too many requests are in progress")), caller)
             return
         self._bytes += size
         task = start(self._answer(envelope, body, caller), "a push request")
@@ -101,7 +101,7 @@ class AckServer:
         except Exception as error:
             report_failure("a push request", error)
             answer = error_of(errors.BrokerBug("the gateway failed; its log has the details"))
-        self._send(envelope, answer)
+        self._send(envelope, answer, caller)
 
     async def _perform(self, body: list[bytes], caller: str) -> Answer:
         if not body:
@@ -118,10 +118,10 @@ class AckServer:
         assert isinstance(request, Goodbye)
         return await self._subscribers.goodbye(request, caller)
 
-    def _send(self, envelope: list[bytes], answer: Answer) -> None:
+    def _send(self, envelope: list[bytes], answer: Answer, caller: str) -> None:
         # A peer that has gone, or does not read, asks again.
         try:
-            self._socket.send([*envelope, encode(answer)])
+            self._socket.send([*envelope, encode(answer)], caller)
         except zmq.Again:
             self._socket.note_dropped(envelope[0])
         except zmq.ZMQError:

@@ -41,7 +41,7 @@ class _Waiting:
 
     __slots__ = ("body", "caller", "count", "envelope", "size")
 
-    def __init__(self, envelope: Envelope, body: list[bytes] | None, size: int, caller: str = "") -> None:
+    def __init__(self, envelope: Envelope, body: list[bytes] | None, size: int, caller: str) -> None:
         self.envelope = envelope
         self.body = body
         self.caller = caller
@@ -106,7 +106,7 @@ class Peers:
             self._count(peer, 1, size)
             peer.waiting.append(_Waiting(envelope, body, size, caller))
         else:
-            self._note_refused(peer, envelope)
+            self._note_refused(peer, envelope, caller)
 
     def _has_capacity(self, peer: _Peer, size: int) -> bool:
         limits = self._settings
@@ -119,14 +119,14 @@ class Peers:
             return False
         return self._bytes + size <= limits.requests_bytes_max
 
-    def _note_refused(self, peer: _Peer, envelope: Envelope) -> None:
+    def _note_refused(self, peer: _Peer, envelope: Envelope, caller: str) -> None:
         """Count refused requests in runs, so that they take no memory."""
         last = peer.waiting[-1] if peer.waiting else None
         if last is not None and last.body is None and last.envelope == envelope:
             last.count += 1
         elif self._refused_runs < self._settings.requests_max:
             self._refused_runs += 1
-            peer.waiting.append(_Waiting(envelope, None, 0))
+            peer.waiting.append(_Waiting(envelope, None, 0, caller))
         else:
             # A client invents peers. A peer that gets no reply because of this sends its request again.
             log.debug("a request was dropped: too many peers have sent too many requests")
@@ -146,14 +146,14 @@ class Peers:
             except Exception as error:
                 report_failure("a text client", error)
                 with suppress(zmq.ZMQError):
-                    self._socket.send((*waiting.envelope, _FAILED))
+                    self._socket.send((*waiting.envelope, _FAILED), waiting.caller)
         del self._peers[name]
 
     async def _serve_one(self, peer: _Peer, waiting: _Waiting) -> None:
         if waiting.body is None:
             self._refused_runs -= 1
             for _ in range(waiting.count):
-                await self._send(waiting.envelope, _OVERLOADED)
+                await self._send(waiting, _OVERLOADED)
             return
         try:
             # Nothing is fetched for a peer that does not read.
@@ -163,15 +163,15 @@ class Peers:
             reply = await self._answer(waiting.body, waiting.caller)
         finally:
             self._count(peer, -1, -waiting.size)
-        await self._send(waiting.envelope, reply)
+        await self._send(waiting, reply)
 
-    async def _send(self, envelope: Envelope, reply: bytes) -> None:
-        if not await self._patiently(lambda: self._is_sent(envelope, reply)):
-            self._socket.note_dropped(envelope[0])
+    async def _send(self, waiting: _Waiting, reply: bytes) -> None:
+        if not await self._patiently(lambda: self._is_sent(waiting, reply)):
+            self._socket.note_dropped(waiting.envelope[0])
 
-    def _is_sent(self, envelope: Envelope, reply: bytes) -> bool:
+    def _is_sent(self, waiting: _Waiting, reply: bytes) -> bool:
         try:
-            self._socket.send((*envelope, reply))
+            self._socket.send((*waiting.envelope, reply), waiting.caller)
         except zmq.Again:
             return False
         except zmq.ZMQError:
