@@ -134,7 +134,7 @@ def test_a_gateway_that_nobody_could_log_in_to_is_not_started(name: str, insecur
     assert refusal(settings).splitlines() == [
         f"{name}: the broker has users, and nobody can log in to ZeroMQ without its keys: "
         "oncemq-data/keys/curve.secret does not exist. Create it:",
-        "  oncemq auth keys --host 127.0.0.1 --data oncemq-data",
+        "  oncemq auth keys --host 127.0.0.1 --data ./oncemq-data",
     ]
     make(settings.keys_folder / "curve.secret")
     check_exposure(settings)
