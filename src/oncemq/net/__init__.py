@@ -19,6 +19,10 @@ package compares what the kernel has received from each peer, and what the peer 
 has read and sent, and disconnects peers that exceed their limits. A ZeroMQ client reconnects automatically.
 
     unix_socket.py  the mode of a Unix socket
+    curve.py        keys of encrypted sockets (CURVE)
+    zap.py          libzmq asks who a new connection is
+    admissions.py   which connections of a listener were admitted, and have not ended
+    routing_ids.py  names of peers that can't be predicted
     kernel.py       what the kernel knows about a connection and about this process
     connection.py   the account of one connection
     listener.py     the connections of one listener, and the part that the thread of the socket uses
