@@ -52,7 +52,7 @@ class ZapRequest(NamedTuple):
     #: What the reply begins with.
     head: list[bytes]
     domain: bytes
-    #: The address of the peer, without its port; empty for a Unix socket.
+    #: The address of the peer, without its port; `unix` for a Unix socket, as in the stream listener.
     address: str
     #: The public key of the client, as text; empty: the connection is not encrypted.
     key: str
@@ -101,7 +101,7 @@ def parse(frames: list[bytes]) -> ZapRequest | None:
         key = ""
     else:
         return None
-    address = "" if frames[5].startswith(_LOCAL) else frames[5].decode("ascii", "replace")
+    address = "unix" if frames[5].startswith(_LOCAL) else frames[5].decode("ascii", "replace")
     return ZapRequest(frames[:4], frames[4], address, key)
 
 
