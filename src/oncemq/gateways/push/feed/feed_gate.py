@@ -26,6 +26,7 @@ import zmq
 
 from oncemq.auth.users import user_of
 from oncemq.gateways.push.counters import Counters
+from oncemq.gateways.push.feed.feed_listener import FeedListener, narrowed, topic_of_frame
 from oncemq.gateways.secure_sockets import SecureSockets
 from oncemq.gateways.tasks import report_failure
 from oncemq.gateways.zmq_reader import ZmqReader
@@ -34,7 +35,7 @@ from oncemq.net import zap
 from oncemq.net.connection import Connection, wire_bytes
 from oncemq.net.policy import ListenerLimits
 from oncemq.protocol import errors
-from oncemq.protocol.push_feed import BATCHES, batch_frame, message_frame, topic_of
+from oncemq.protocol.push_feed import batch_frame, message_frame
 
 _SUBSCRIBE, _UNSUBSCRIBE = b"\1", b"\0"
 _TURN_MESSAGES = 500
@@ -58,24 +59,6 @@ class Access(Protocol):
 
     def leave(self, caller: str, topic: str, frame: bytes, listener: object, *, is_last: bool) -> None:
         """It does not get them any more. `is_last`: nobody does."""
-
-
-class FeedListener:
-    """A connection, and what it has subscribed to."""
-
-    __slots__ = ("caller", "connection", "granted", "number", "refused", "sweeps", "waiting")
-
-    def __init__(self, number: int, caller: str, connection: Connection) -> None:
-        self.number = number
-        self.caller = caller
-        self.connection = connection
-        #: First frame of messages → the prefixes that it has subscribed to, and that mean it.
-        self.granted: dict[bytes, set[bytes]] = {}
-        #: The same, of what is not decided, and of what was refused.
-        self.waiting: dict[bytes, set[bytes]] = {}
-        self.refused: dict[bytes, set[bytes]] = {}
-        #: How often there was no news of its connection.
-        self.sweeps = 0
 
 
 class FeedGate(ZmqReader):
@@ -190,7 +173,7 @@ class FeedGate(ZmqReader):
 
     def _note(self, listener: FeedListener, is_new: bool, prefix: bytes) -> None:
         try:
-            topic, frame = _narrowed(prefix)
+            topic, frame = narrowed(prefix)
         except errors.NameInvalid as error:
             self._counters.report("feed_names_invalid", f"a subscription to the feed is invalid: {error.text}")
             return
@@ -214,7 +197,7 @@ class FeedGate(ZmqReader):
     def _settle(self, listener: FeedListener) -> None:
         """Add what is allowed, and drop what is not. The listener is the current one."""
         for frame in list(listener.waiting):
-            topic = _topic_of(frame)
+            topic = topic_of_frame(frame)
             verdict = self._access.verdict(listener.caller, topic)
             if verdict is None:
                 continue
@@ -234,7 +217,7 @@ class FeedGate(ZmqReader):
         if current is not None and is_usable:
             self._settle(current)
         for listener in self._of(lambda each: bool(each.waiting)):
-            verdicts = [self._access.verdict(listener.caller, _topic_of(frame)) for frame in listener.waiting]
+            verdicts = [self._access.verdict(listener.caller, topic_of_frame(frame)) for frame in listener.waiting]
             if (listener is current and is_usable) or None in verdicts:
                 continue
             if any(verdicts):
@@ -305,7 +288,7 @@ class FeedGate(ZmqReader):
         listener.waiting.clear()
         listener.refused.clear()
         for frame in granted:
-            self._leave(listener, _topic_of(frame), frame)
+            self._leave(listener, topic_of_frame(frame), frame)
 
     def sweep(self) -> None:
         """Forget connections of which there is no news. Called every second."""
@@ -314,15 +297,3 @@ class FeedGate(ZmqReader):
             listener.sweeps = 0 if self._listener.has(listener.connection) else listener.sweeps + 1
             if listener.sweeps > _SWEEPS_MAX:
                 self._forget(listener)
-
-
-def _narrowed(prefix: bytes) -> tuple[str, bytes]:
-    """Return the topic that a subscription means, and the first frame of its messages. Raises NameInvalid."""
-    topic = topic_of(prefix)
-    if topic is None:
-        raise errors.NameInvalid("a subscription to all topics is not possible with users")
-    return topic, batch_frame(topic) if prefix.startswith(BATCHES) else message_frame(topic)
-
-
-def _topic_of(frame: bytes) -> str:
-    return frame.removeprefix(BATCHES)[:-1].decode()
