@@ -126,9 +126,9 @@ class Security:
             self.audit.add(self._now_ms(), audit.NOT_RELOADED, by=user_of(caller), text=error.text)
             return Refusal(error.code, error.text)
         self._use(users)
-        count = len(users.by_name) if users is not None else 0
-        log.info("auth.toml was reloaded: %d users", count)
-        self.audit.add(self._now_ms(), audit.RELOADED, by=user_of(caller), users=count)
+        if users is not None:
+            log.info("auth.toml was reloaded: %d users", len(users.by_name))
+            self.audit.add(self._now_ms(), audit.RELOADED, by=user_of(caller), users=len(users.by_name))
         for call in (self._changed, *self.on_reload):
             call()
         return None
