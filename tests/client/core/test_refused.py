@@ -64,6 +64,21 @@ def test_a_command_in_flight_is_told_to_its_caller_and_does_not_happen_later() -
     assert later.result() == stored(0)
 
 
+def test_a_number_that_the_broker_has_not_looked_at_is_not_decided() -> None:
+    rig = CoreRig()
+    rig.greet()
+    pending = rig.put()
+    assert rig.numbers() == [1]
+    rig.answer_last(Refusal("UNAUTHENTICATED", "the credentials are not valid any more"))
+    assert isinstance(pending.error, errors.Unauthenticated)
+    later = rig.put()
+    rig.resume(last_number=0)
+    [void, command] = rig.numbered()
+    assert (void.number, type(void.operation), command.number) == (1, Void, 2)
+    rig.answer_last(Done(), stored(0))
+    assert later.result() == stored(0)
+
+
 def test_a_refusal_of_a_session_that_has_ended_changes_nothing() -> None:
     rig = CoreRig()
     rig.greet()

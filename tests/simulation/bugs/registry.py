@@ -77,7 +77,7 @@ HINTS: dict[str, int] = {
     "commit_is_not_atomic": 25,
     "commit_is_not_idempotent": 7,
     "commit_leaves_out_a_topic": 1,
-    "connection_outlives_its_user": 1,
+    "connection_outlives_its_user": 30,
     "contents_are_missing_in_snapshots": 30,
     "copy_forward_drops_the_batch": 1,
     "copy_forward_forgets_live_batches": 1,

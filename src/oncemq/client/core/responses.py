@@ -156,6 +156,9 @@ class ResponseHandler:
         elif command.outbox_number and refusal.code == "VERSION_UNSUPPORTED":
             # The broker was replaced by one that can't read this. The right one may come back.
             self._receive_not_now(now_ms, command, NotNow(refusal.code, refusal.text))
+        elif refusal.code == "UNAUTHENTICATED" and not command.caller:
+            # The broker has not looked at the number: it may have been decided before.
+            self._handshake.connection_refused(now_ms, errors.from_code(refusal.code, refusal.text))
         elif refusal.code in _NUMBER_IN_DOUBT and not isinstance(command.body, Void):
             self._commands.void_refused(now_ms, command, refusal)
         else:
