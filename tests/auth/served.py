@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from oncemq.auth.private_file import make_private_folder
 from oncemq.client.sync import Client
 from oncemq.net import curve
 from oncemq.net.curve import CurveServerKeys
-from oncemq.testing.broker_process import free_port, free_ports, free_url
+from oncemq.testing.broker_process import free_ports
 from tests.auth.walk import ROOT, RULES
 from tests.forking import ForkedBroker
 
@@ -53,9 +54,10 @@ class ServedBroker(ForkedBroker):
     ) -> None:
         """The folder must have a short path: Unix sockets are in it."""
         self.accounts = Accounts(folder / "data", rules)
+        # None of them may be one of the others.
+        stream, zeromq, http, text, udp, push, *_ = itertools.islice(itertools.count(free_ports(8)), 8)
         self.unix = f"oncemq+unix://{folder}/stream.sock"
-        self.zeromq = free_url("zeromq")
-        text, push, udp = free_port(), free_ports(3), free_port()
+        self.zeromq = f"tcp://127.0.0.1:{zeromq}"
         self.text = f"tcp://127.0.0.1:{text}"
         self.publish, self.feed, self.acks = (f"tcp://127.0.0.1:{push + number}" for number in range(3))
         self.udp = ("127.0.0.1", udp)
@@ -64,6 +66,7 @@ class ServedBroker(ForkedBroker):
         shown = {"token": self.accounts.tokens[ROOT], "tls": self.accounts.ca}
         flags = (*SMALL_FILES, *listeners, *gateways, *flags)
         super().__init__(folder / "data", *flags, module=module, http=True, client_options=shown)
+        self.url, self.http_url = f"oncemq://127.0.0.1:{stream}", f"http://127.0.0.1:{http}"
 
     @property
     def https_url(self) -> str:
