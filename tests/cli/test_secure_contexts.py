@@ -91,7 +91,7 @@ def test_credentials_come_from_options_flags_and_the_environment(
 
 def test_a_context_with_curve_keys_reaches_the_listener_of_zeromq(secured: Secured) -> None:
     secrets = secured.secrets
-    keys = ("--curve-server", secrets.curve_server, "--curve-public", secrets.curve_public)
+    keys = ("--curve-server", secrets.curve_server)
     secured.add("zmq", "--url", secrets.zmq_url, *keys, "--curve-secret-file", str(secrets.curve_secret))
     assert b"orders" in secured.shell.ok("topics", "--context", "zmq")
 

@@ -46,7 +46,7 @@ def test_a_session_is_its_users_own(secured: Secured) -> None:
     assert put(secured, "alice", headers).status_code == 201
     assert [each["session"] for each in secured.ok("alice", "GET", "/v1/sessions")["sessions"]] == ["s"]
     assert secured.ok("bob", "GET", "/v1/sessions")["sessions"] == []
-    assert secured.refused("bob", "DELETE", "/v1/sessions/s") == (403, "FORBIDDEN")
+    assert secured.refused("bob", "DELETE", "/v1/sessions/s") == (404, "SESSION_UNKNOWN")
 
 
 # Subscriptions.
