@@ -27,11 +27,12 @@ class Encryption:
         self._tls: ssl.SSLContext | None = None
         self._curve: CurveServerKeys | None = load_curve(settings.keys_folder)
         self._network: Listeners | None = None
-        #: Where the broker's own gateways connect, if its other addresses are encrypted: their certificate may have any
-        #: name.
-        self._folder = ""
         if has_server_certificate(settings.keys_folder):
             self._tls = self._load_tls()
+        #: Where the broker's own gateways connect, if its first address is encrypted, whose certificate may have any
+        #: name, or one of ZeroMQ, which knows no tokens.
+        self._folder = ""
+        if self._tls is not None or not is_stream(settings.listen[0]):
             self._folder = tempfile.mkdtemp(prefix="oncemq-")
 
     def _load_tls(self) -> ssl.SSLContext:
