@@ -103,6 +103,17 @@ def test_an_administrator_gives_a_subscription_to_another_user() -> None:
     assert code(walk.do(ROOT, commands.Assign(commands.SESSION, walk.victim, "nobody"))) == "MALFORMED"
 
 
+def test_puts_are_refused_once_their_session_belongs_to_somebody_else() -> None:
+    rig = SecureRig(make_users(BOTH))
+    walk = walk_of(rig)
+    put, payloads = walk.examples()[commands.Put]()
+    begun = expect(replies.HelloReply, walk.send(OWNER, Hello("mine", 0, 1, 8)))
+    for number in (1, 2):
+        assert isinstance(walk.send(OWNER, Numbered("mine", begun.epoch, number, 1, put), payloads), replies.PutReply)
+    walk.do(ROOT, commands.Assign(commands.SESSION, "mine", OTHER))
+    assert code(walk.send(OWNER, Numbered("mine", begun.epoch, 3, 1, put), payloads)) == "SESSION_UNKNOWN"
+
+
 def test_a_name_can_be_used_by_another_user_after_it_was_deleted() -> None:
     rig = SecureRig(make_users(BOTH))
     walk = walk_of(rig)

@@ -24,6 +24,7 @@ class Caller:
         "is_gateway",
         "is_limited",
         "is_viewer",
+        "last_put",
         "name",
         "quotas",
         "rights",
@@ -43,6 +44,8 @@ class Caller:
         self.is_gateway = user.rights.is_gateway
         #: Shared by all callers of the user.
         self.usage = usage
+        #: The last put that was allowed: its session, its topic, and the changes of owners until then.
+        self.last_put = ("", "", -1)
         #: The result of an authorisation without objections.
         self.allowed: tuple[Caller, None, bool] = (self, None, False)
 

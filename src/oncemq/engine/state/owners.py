@@ -26,6 +26,8 @@ class Owners:
         self._counts: Counter[tuple[str, str]] = Counter()
         #: Owner → the names of the topics.
         self._topics: dict[str, set[str]] = {}
+        #: Rises with each change.
+        self.changes = 0
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -37,6 +39,7 @@ class Owners:
     def assign(self, kind: str, of: str, name: str, owner: str) -> None:
         """Set the owner. An empty one means nobody."""
         self.forget(kind, of, name)
+        self.changes += 1
         if owner:
             self._owners[kind, of, name] = owner
             self._counts[kind, owner] += 1
@@ -48,6 +51,7 @@ class Owners:
         owner = self._owners.pop((kind, of, name), "")
         if not owner:
             return
+        self.changes += 1
         self._counts[kind, owner] -= 1
         if not self._counts[kind, owner]:
             del self._counts[kind, owner]
