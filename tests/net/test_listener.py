@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 
 import pytest
 import zmq
 
+from oncemq.net import kernel
 from oncemq.net import listener as listener_module
+from oncemq.net.connection import Connection
 from oncemq.net.counters import Counters
 from oncemq.net.guard import Guard
 from oncemq.net.listener import Listener
@@ -68,6 +71,74 @@ def test_a_message_that_is_faster_than_the_news_of_its_connection_is_counted() -
     assert listener.accept(1_000_000).delivered == 5
     listener.note_received(frame, 5, b"peer")
     assert listener.connections[1_000_000].delivered == 10
+
+
+_tells_sockets_apart = pytest.mark.skipif(
+    not kernel.IS_MEASURED, reason="nothing tells a socket from the next one with its descriptor"
+)
+
+
+@_tells_sockets_apart
+def test_a_message_is_not_that_of_the_former_connection_with_the_same_descriptor() -> None:
+    listener = Listener("a test", LIMITS, Counters(logging.getLogger("test")))
+    former, current = socket.socket(), socket.socket()
+    descriptor = former.fileno()
+    frame = type("Frame", (), {"get": lambda *_: descriptor})()
+    ended = listener.accept(descriptor)
+    ended.peer = b"former"
+    os.dup2(current.fileno(), descriptor)
+    found = listener.note_received(frame, 5, b"current")
+    assert found is not None
+    assert found is not ended
+    found.caller = "kitchen"
+    # The news of the end of one, and of the other, come now.
+    listener.forget(ended)
+    assert listener.belongs_to(b"current", "kitchen")
+    assert listener.accept(descriptor) is found
+    assert listener.belongs_to(b"current", "kitchen")
+    former.close()
+    current.close()
+
+
+@_tells_sockets_apart
+def test_late_news_of_a_former_connection_with_the_same_descriptor_ends_nothing() -> None:
+    listener = Listener("a test", LIMITS, Counters(logging.getLogger("test")))
+    gone: list[Connection] = []
+    listener.when_gone = gone.append
+    with socket.socket() as current:
+        descriptor = current.fileno()
+        frame = type("Frame", (), {"get": lambda *_: descriptor})()
+        # The beginning of a connection that is closed already.
+        listener.accept(descriptor)
+        found = listener.note_received(frame, 5, b"current")
+        assert found is not None
+        found.caller = "kitchen"
+        # Its end, and the beginning of the one that has sent the message.
+        assert listener.close(descriptor) is None
+        assert listener.belongs_to(b"current", "kitchen")
+        assert listener.note_received(frame, 5, b"current") is found
+        assert listener.accept(descriptor) is found
+        assert listener.belongs_to(b"current", "kitchen")
+        assert not gone
+    assert listener.close(descriptor) is found
+    assert gone == [found]
+    assert listener.is_empty
+
+
+@_tells_sockets_apart
+def test_the_news_of_an_end_may_come_before_the_end() -> None:
+    listener = Listener("a test", LIMITS, Counters(logging.getLogger("test")))
+    gone: list[Connection] = []
+    listener.when_gone = gone.append
+    with socket.socket() as ending:
+        connection = listener.accept(ending.fileno())
+        assert listener.close(ending.fileno()) is None
+        listener.measure(time.monotonic())
+        assert not gone
+        assert not listener.is_empty
+    listener.measure(time.monotonic())
+    assert gone == [connection]
+    assert listener.is_empty
 
 
 def test_only_replies_that_are_dropped_are_counted() -> None:

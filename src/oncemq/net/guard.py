@@ -153,7 +153,7 @@ class Guard:
         """Wait for news of connections, or until the memory must be checked."""
         polled: list[tuple[Any, int]] = [(news, int(zmq.POLLIN)) for news in self._listeners]
         polled.append((self._woken.fileno(), int(zmq.POLLIN)))
-        has_connections = kernel.IS_MEASURED and any(each.connections for each in self._listeners.values())
+        has_connections = kernel.IS_MEASURED and not all(each.is_empty for each in self._listeners.values())
         check_ms = _CHECK_SOON_MS if self._is_growing else _CHECK_MS
         for ready, _ in zmq.zmq_poll(polled, check_ms if has_connections else -1):
             if isinstance(ready, int):
@@ -174,11 +174,12 @@ class Guard:
                 del self._listeners[news]
                 listener.ended.set()
                 return
-            elif descriptor in listener.connections:
-                self._forget(listener, listener.connections[descriptor])
+            else:
+                connection = listener.close(descriptor)
+                if connection is not None:
+                    self._note_closed(connection)
 
-    def _forget(self, listener: Listener, connection: Connection) -> None:
-        listener.forget(connection)
+    def _note_closed(self, connection: Connection) -> None:
         # What libzmq held for a Unix socket is not known.
         has_much = self._measured_at_bytes - self._used_baseline > policy.EVIDENT_BYTES_MAX
         if connection.unprocessed + connection.unread > _SMALL_BYTES or (connection.is_unix and has_much):

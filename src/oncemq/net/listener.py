@@ -57,7 +57,8 @@ class Listener:
             # 1 of its protocol, which has no such property: then what it sends counts as not processed.
             return None
         connection = self.connections.get(descriptor)
-        if connection is None:
+        if connection is None or (connection.peer != peer and not connection.is_open):
+            # There is no news of it yet. If another one had the descriptor before, there is no news of its end, either.
             connection = self._early_connection(descriptor)
         connection.delivered += size
         if connection.peer != peer:
@@ -75,7 +76,8 @@ class Listener:
             self._end(early)
         self._early[descriptor] = made
         # The news may have come meanwhile.
-        return self.connections.get(descriptor, made)
+        known = self.connections.get(descriptor)
+        return known if known is not None and known.cookie == made.cookie else made
 
     def belongs_to(self, peer: bytes, caller: str) -> bool:
         """Return whether the connection with a routing id is the one that a caller has sent from. Another peer may have
@@ -154,8 +156,26 @@ class Listener:
             self._end(early)
         return made
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.connections and not self._early
+
     def has(self, connection: Connection) -> bool:
         return self.connections.get(connection.descriptor) is connection
+
+    def close(self, descriptor: int) -> Connection | None:
+        """There is news that libzmq closes the connection with this descriptor. Return it if it has ended."""
+        connection = self.connections.get(descriptor)
+        if connection is None:
+            return None
+        if connection.cookie and connection.is_open:
+            # The news may be so late that it is about a former connection, and that of this one comes next. Otherwise
+            # it will be closed in a moment, which `measure` notices.
+            self._early[descriptor] = connection
+            del self.connections[descriptor]
+            return None
+        self.forget(connection)
+        return connection
 
     def forget(self, connection: Connection) -> None:
         """Remove a connection that is closed."""
@@ -174,7 +194,7 @@ class Listener:
     def measure(self, now_s: float, used_bytes: int = 0) -> list[Connection]:
         """Measure all connections. Return those that are open."""
         for early in list(self._early.values()):
-            if now_s - early.stalled_since_s > _EARLY_S:
+            if now_s - early.stalled_since_s > _EARLY_S or not early.is_open:
                 self._early.pop(early.descriptor, None)
                 self._end(early)
         found = list(self.connections.values())
